@@ -1,0 +1,26 @@
+"""Federated vector autoregression ``A_k = A_0 (shared, low rank) + Delta_k (own, sparse)``, private where asked."""
+
+from fedvar_fast import privacy
+from fedvar_fast.estimators import FedVAR, load
+from fedvar_fast.lowrank import randomized_svd
+from fedvar_fast.moments import LaggedMoments, lagged_moments
+from fedvar_fast.panel import Panel, as_panel
+from fedvar_fast.privacy import Privacy
+from fedvar_fast.simulate import simulate_panel
+from fedvar_fast.solvers.fista import lasso_on_moments
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FedVAR",
+    "LaggedMoments",
+    "Panel",
+    "Privacy",
+    "as_panel",
+    "lagged_moments",
+    "lasso_on_moments",
+    "load",
+    "privacy",
+    "randomized_svd",
+    "simulate_panel",
+]

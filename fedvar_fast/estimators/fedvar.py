@@ -1,0 +1,343 @@
+"""The federated estimator: one shared low-rank matrix, one sparse deviation per client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fedvar_fast._typing import FloatArray
+from fedvar_fast.estimators.base import PanelVAR, is_number
+from fedvar_fast.estimators.state import ClientState
+from fedvar_fast.exceptions import DataError, OptionError, OptionTypeError
+from fedvar_fast.federation.client import personal_part, summarize
+from fedvar_fast.federation.inprocess import SharedFit, SharedOptions, fit_shared
+from fedvar_fast.moments import LaggedMoments
+from fedvar_fast.privacy.ledger import Ledger
+from fedvar_fast.privacy.mechanism import Privacy
+from fedvar_fast.privacy.report import PrivacyReport
+
+__all__ = ["FedVAR"]
+
+
+class FedVAR(PanelVAR):
+    """Federated vector autoregression ``A_k = A_0 + Delta_k`` (paper, section 2.3).
+
+    Stage I estimates the shared low-rank ``A_0`` from projected gradients,
+    ``A_0 <- SVD_r(A_0 - step sum_k (T_k/T) P_T(G_k + W_k))``; Stage II gives each client its own sparse
+    ``Delta_k = argmin (1/T_k) sum ||y_t - (A_0 + D) x_t||^2 + l1_penalty ||D||_1``.
+    Each variable of each client is centred and scaled first; forecasts come back in the user's units.
+
+    Parameters
+    ----------
+    order : int
+        Lags ``p``.
+    rank : int
+        Rank of ``A_0``, at most ``min(d, pd)``; 0: nothing is shared.
+    init : "spectral" or array, shape (d, pd)
+        Start of Stage I: one gradient step from zero, truncated, or a given matrix, truncated.
+    shared_solver : {"rounds", "exact"}
+        Gradient rounds as in the paper, or the closed form (ridge reduced-rank regression) that they converge to.
+    ridge : float
+        Adds ``ridge ||A_0||_F^2`` to Stage I.
+    n_rounds : "auto" or int
+        ``ceil(10 log T)``, or so many.
+    step : "auto" or float
+        Step of Stage I: ``1/H``, ``H = sum_k (T_k/T)(2/T_k)||S_k||_op``, which is safe, or a number.
+    shared_tol : float
+        Rounds stop early when an iterate moves by less than this fraction of its norm (never under privacy).
+    l1_penalty : "rate", float, or mapping of client to float
+        Penalty of ``Delta_k``; ``"rate"`` takes ``2 sqrt(log(pd)/T_k)``, the order the paper's theory asks for,
+        with unit noise, as scaled data have.
+    local_iter : int
+        FISTA steps of Stage II.
+    local_tol : float, optional
+        Go on to this relative duality gap instead.
+    privacy : Privacy, optional
+        Gaussian noise on every round's message; `privacy_report_` then says what it amounts to.
+    engine : {"in-process"}
+    center, scale : bool
+        Subtract each variable's mean, divide by its standard deviation.
+    clip : float, optional
+        Winsorise at that many standard deviations first.
+    n_jobs : int, optional
+        Threads; every core by default. No answer depends on it.
+    random_state : int, optional
+        Only for ``Privacy(reproducible=True)``.
+    verbose : bool
+        A progress bar on standard error (needs tqdm).
+
+    Attributes
+    ----------
+    A0_ : ndarray, shape (d, pd)
+    deltas_, coef_ : dict of client to ndarray, shape (d, pd)
+        Of the scaled data; see `coef_original`.
+    rank_, n_rounds_, step_ : int, int, float or None
+    history_ : dict
+        ``loss`` (pooled, at every iterate and at the end; absent under privacy) and ``change``.
+    shared_gradient_norm_ : float or None
+        Norm of the projected gradient of Stage I's objective at ``A_0``; None under privacy.
+    gap_ : dict of client to float
+        Duality gap of Stage II relative to its loss at zero.
+    center_, scale_, noise_cov_, spectral_radius_ : dict
+    privacy_report_ : PrivacyReport or None
+    """
+
+    _saved_attributes: ClassVar[tuple[str, ...]] = (
+        "A0_", "deltas_", "rank_", "n_rounds_", "step_", "history_", "shared_gradient_norm_", "gap_", "l1_penalty_",
+        "privacy_record_",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        order: int = 1,
+        rank: int = 1,
+        *,
+        init: str | FloatArray = "spectral",
+        shared_solver: str = "rounds",
+        ridge: float = 0.0,
+        n_rounds: str | int = "auto",
+        step: str | float = "auto",
+        shared_tol: float = 1e-12,
+        l1_penalty: str | float | Mapping[str, float] = "rate",
+        local_iter: int = 20,
+        local_tol: float | None = None,
+        privacy: Privacy | None = None,
+        engine: str = "in-process",
+        center: bool = True,
+        scale: bool = True,
+        clip: float | None = None,
+        n_jobs: int | None = None,
+        random_state: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.order = order
+        self.rank = rank
+        self.init = init
+        self.shared_solver = shared_solver
+        self.ridge = ridge
+        self.n_rounds = n_rounds
+        self.step = step
+        self.shared_tol = shared_tol
+        self.l1_penalty = l1_penalty
+        self.local_iter = local_iter
+        self.local_tol = local_tol
+        self.privacy = privacy
+        self.engine = engine
+        self.center = center
+        self.scale = scale
+        self.clip = clip
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # -- options ---------------------------------------------------------------------------------------------
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        _whole("rank", self.rank, 0)
+        _one_of("shared_solver", self.shared_solver, ("rounds", "exact"))
+        _one_of("engine", self.engine, ("in-process",))
+        if isinstance(self.init, str):
+            _one_of("init", self.init, ("spectral",))
+        if self.n_rounds != "auto":
+            _whole("n_rounds", self.n_rounds, 1)
+        if self.step != "auto":
+            _positive("step", self.step, strict=True)
+        if isinstance(self.l1_penalty, str):
+            _one_of("l1_penalty", self.l1_penalty, ("rate",))
+        elif not isinstance(self.l1_penalty, Mapping):
+            _positive("l1_penalty", self.l1_penalty)
+        _positive("ridge", self.ridge)
+        _positive("shared_tol", self.shared_tol)
+        _whole("local_iter", self.local_iter, 0)
+        if self.local_tol is not None:
+            _positive("local_tol", self.local_tol)
+        if self.privacy is not None and not isinstance(self.privacy, Privacy):
+            raise OptionTypeError(f"privacy={self.privacy!r} is no fedvar_fast.Privacy(epsilon, delta, ...)")
+
+    def _penalty(self, client: str, moments: LaggedMoments) -> float:
+        if isinstance(self.l1_penalty, str):
+            return 2.0 * math.sqrt(math.log(max(moments.yx.shape[1], 2)) / moments.n_rows)
+        if isinstance(self.l1_penalty, Mapping):
+            if client not in self.l1_penalty:
+                raise OptionError(f"l1_penalty names no penalty for client {client!r}")
+            return _positive(f"l1_penalty[{client!r}]", self.l1_penalty[client])
+        return float(self.l1_penalty)
+
+    # -- fitting ---------------------------------------------------------------------------------------------
+
+    def _estimate(self, states: dict[str, ClientState], continuing: bool = False) -> dict[str, Any]:
+        moments = {name: state.standardized() for name, state in states.items()}
+        dim, width = next(iter(moments.values())).yx.shape
+        if self.rank > min(dim, width):
+            raise OptionError(
+                f"rank={self.rank} is above min(d, pd) = {min(dim, width)}, the largest rank of a {dim} x {width} matrix"
+            )
+        penalties = {name: self._penalty(name, one) for name, one in moments.items()}
+        ledger = self._running_ledger(continuing)
+        shared = self._shared_fit(moments, ledger)
+        fitted = self._personal(moments, penalties, shared)
+        report = None if self.privacy is None else PrivacyReport(self.privacy, ledger, shared.n_rounds)
+        return fitted | {
+            "rank_": int(self.rank),
+            "n_rounds_": shared.n_rounds,
+            "step_": shared.step,
+            "history_": shared.history,
+            "shared_gradient_norm_": shared.gradient_norm,
+            "privacy_record_": None if report is None else report.to_dict(),
+        }
+
+    def _running_ledger(self, continuing: bool) -> Ledger:
+        """A copy of the ledger so far when a fitted model is updated, so that totals go on; else a new one."""
+        report = self.privacy_report_ if continuing else None
+        return Ledger() if report is None else Ledger(report.ledger.releases())
+
+    def _shared_fit(self, moments: dict[str, LaggedMoments], ledger: Ledger) -> SharedFit:
+        options = SharedOptions(
+            rank=int(self.rank),
+            solver=self.shared_solver,
+            ridge=float(self.ridge),
+            n_rounds=None if isinstance(self.n_rounds, str) else int(self.n_rounds),
+            step=None if isinstance(self.step, str) else float(self.step),
+            start=None if isinstance(self.init, str) else self.init,
+            tol=float(self.shared_tol),
+        )
+        if not self.verbose:
+            return fit_shared(moments, options, self.privacy, ledger, self.random_state)
+        from tqdm import tqdm
+
+        with tqdm(desc="Stage I", unit="round") as bar:
+
+            def advance(done: int, planned: int) -> None:
+                bar.total = planned
+                bar.update(done - bar.n)
+
+            return fit_shared(moments, options, self.privacy, ledger, self.random_state, advance)
+
+    def _personal(
+        self, moments: dict[str, LaggedMoments], penalties: dict[str, float], shared: SharedFit
+    ) -> dict[str, Any]:
+        dense = shared.point.dense()
+        deltas, gaps = {}, {}
+        for name, one in moments.items():
+            result = self._personal_part(one, dense, penalties[name], shared.curvatures[name])
+            deltas[name], gaps[name] = result
+        return {
+            "A0_": dense,
+            "deltas_": deltas,
+            "coef_": {name: dense + delta for name, delta in deltas.items()},
+            "gap_": gaps,
+            "l1_penalty_": penalties,
+        }
+
+    def _personal_part(
+        self, moments: LaggedMoments, shared: FloatArray, penalty: float, curvature: float
+    ) -> tuple[FloatArray, float]:
+        result = personal_part(
+            moments, shared, penalty, n_iter=int(self.local_iter), tol=self.local_tol, curvature=curvature,
+            n_jobs=self.n_jobs,
+        )  # fmt: skip
+        return result.coef, result.gap
+
+    def add_client(self, name: str, series: Any) -> Self:
+        """Give a new client its own ``Delta_k`` on the ``A_0`` as it stands (Stage II only; nothing leaves it).
+
+        Parameters
+        ----------
+        name : str
+        series : one frame or array
+            The model's columns.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError
+            A name that is taken, other columns, data that cannot be used.
+        """
+        self._check_fitted()
+        self._check_options()
+        if name in self._states:
+            raise DataError(f"client {name!r} is in the model already: use update for new rows")
+        panel = self._same_columns({name: series})
+        state = self._client_state(panel[name], self.columns_)
+        moments = state.standardized()
+        penalty = self._penalty(name, moments)
+        delta, gap = self._personal_part(moments, self.A0_, penalty, summarize(moments).curvature)
+        self._take(
+            self._states | {name: state},
+            {
+                "deltas_": self.deltas_ | {name: delta},
+                "coef_": self.coef_ | {name: self.A0_ + delta},
+                "gap_": self.gap_ | {name: gap},
+                "l1_penalty_": self.l1_penalty_ | {name: penalty},
+            },
+        )
+        return self
+
+    # -- reports ---------------------------------------------------------------------------------------------
+
+    @property
+    def privacy_report_(self) -> PrivacyReport | None:
+        """What left each client and what it amounts to; None without privacy."""
+        self._check_fitted()
+        return None if self.privacy_record_ is None else PrivacyReport.from_dict(self.privacy_record_)
+
+    def summary(self) -> str:
+        """The fit in words: shape, rounds, and a line per client."""
+        self._check_fitted()
+        dim, width = self.A0_.shape
+        lines = [
+            f"FedVAR: {len(self.clients_)} client(s), {dim} variables, order {width // dim}, rank {self.rank_}",
+            f"Stage I: {self.shared_solver}, {self.n_rounds_} rounds"
+            + ("" if self.step_ is None else f", step {self.step_:.4g}")
+            + ("" if "loss" not in self.history_ else f", pooled loss {self.history_['loss'][-1]:.6g}"),
+            f"||A_0||_F = {np.linalg.norm(self.A0_):.4g}",
+            "",
+            f"{'client':<20} {'rows':>7} {'penalty':>9} {'||D||_F':>9} {'nonzero':>8} {'gap':>9} {'radius':>7}",
+        ]
+        for name in self.clients_:
+            delta = self.deltas_[name]
+            lines.append(
+                f"{name:<20} {self._states[name].n_rows:>7} {self.l1_penalty_[name]:>9.4g} "
+                f"{np.linalg.norm(delta):>9.4g} {np.count_nonzero(delta):>8} {self.gap_[name]:>9.2g} "
+                f"{self.spectral_radius_[name]:>7.3f}"
+            )
+        return "\n".join(lines)
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def _param_to_json(self, name: str, value: Any) -> Any:
+        if isinstance(value, Privacy):
+            return asdict(value)
+        if isinstance(value, Mapping):
+            return {key: float(number) for key, number in value.items()}
+        return super()._param_to_json(name, value)
+
+    @classmethod
+    def _param_from_json(cls, name: str, value: Any) -> Any:
+        if name == "privacy" and value is not None:
+            return Privacy(**value)
+        return value
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:  # type: ignore[operator]
+        raise OptionError(f"{name}={value!r} is no whole number of {least} or more")
+
+
+def _positive(name: str, value: object, strict: bool = False) -> float:
+    if not is_number(value) or value < 0 or (strict and value == 0):  # type: ignore[operator]
+        raise OptionError(f"{name}={value!r} is no {'positive' if strict else 'finite, nonnegative'} number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise OptionError(f"{name}={value!r} is unknown: use {' or '.join(map(repr, allowed))}")

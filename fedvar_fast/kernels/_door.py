@@ -1,0 +1,147 @@
+"""The compiled kernels behind the same signatures as their NumPy twins: outputs allocated, layout checked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedvar_fast._typing import FloatArray, IntArray
+from fedvar_fast.kernels import _fista, _gradient, _lowrank, _moments
+
+#: Values of one block of rows that a thread works on: 32,768 float64 are a quarter of a MiB, about half of a level-2 cache.
+BLOCK_VALUES = 32_768
+#: All private accumulators of a pass together, in values (24 MiB).
+ACCUMULATOR_VALUES = 3_145_728
+#: Time is cut into at most so many segments, whatever the number of threads.
+MAX_SEGMENTS = 32
+#: A segment shorter than this is not worth an accumulator of its own.
+MIN_SEGMENT_ROWS = 512
+
+
+def _matrix(a: FloatArray) -> FloatArray:
+    """The array itself when it is C-ordered float64, else a copy that is."""
+    return np.ascontiguousarray(a, dtype=np.float64)
+
+
+def _segmentation(n_responses: int, dim: int, order: int) -> tuple[int, int, int]:
+    """Segments, responses per segment, responses per block: a function of the data's shape alone."""
+    block = int(np.clip(BLOCK_VALUES // dim, 64, 4096))
+    by_memory = ACCUMULATOR_VALUES // (dim * (order + 1) * dim)
+    n_segments = int(np.clip(min(n_responses // MIN_SEGMENT_ROWS, by_memory), 1, MAX_SEGMENTS))
+    segment = -(-n_responses // n_segments)
+    return -(-n_responses // segment), segment, min(block, segment)
+
+
+def lagged_moments(
+    y: FloatArray, center: FloatArray, order: int, n_threads: int = 1
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Lagged moments of ``z = y - center``, missing values read as zero, without a design matrix.
+
+    ``S = sum x_t x_t'`` (pd, pd), ``C = sum z_t x_t'`` (d, pd), ``Q = sum z_t z_t'`` (d, d), ``sum x_t`` (pd,),
+    ``sum z_t`` (d,) over the responses ``t = p .. T_raw - 1``, with ``x_t = [z_{t-1}; ...; z_{t-p}]``.
+    """
+    y = _matrix(y)
+    dim = y.shape[1]
+    n_segments, segment, block = _segmentation(len(y) - order, dim, order)
+    partial = np.zeros((n_segments, dim, (order + 1) * dim))
+    partial_sum = np.zeros((n_segments, dim))
+    lags_apart = int(n_segments < 8 and n_segments < n_threads)
+    _moments.top_block_row(
+        y, _matrix(center), order, segment, block, lags_apart, n_threads, partial, partial_sum
+    )
+    top, total = partial.sum(axis=0), partial_sum.sum(axis=0)
+    head, tail = y[:order] - center, y[len(y) - order :] - center
+    head[np.isnan(head)] = 0.0
+    tail[np.isnan(tail)] = 0.0
+    xx = np.empty((order * dim, order * dim))
+    x_sum = np.empty(order * dim)
+    _moments.extend_block_row(top, total, head, tail, order, xx, x_sum)
+    yy = top[:, :dim]
+    return xx, np.ascontiguousarray(top[:, dim:]), 0.5 * (yy + yy.T), x_sum, total
+
+
+def gradient_pair(
+    u: FloatArray, s: FloatArray, v: FloatArray, xx: FloatArray, yx: FloatArray, n_rows: float
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """``R = U'G`` (r, pd), ``B = (I - UU')GV`` (d, r) with ``G = (2/T)(A S - C)``; also ``V'SV`` and ``C V``."""
+    dim, rank = u.shape
+    width = len(v)
+    vxx, core, yxv = np.empty((rank, width)), np.empty((rank, rank)), np.empty((dim, rank))
+    row_part, column_part = np.empty((rank, width)), np.empty((dim, rank))
+    _gradient.gradient_pair(
+        _matrix(u), s, _matrix(v), _matrix(xx), _matrix(yx), float(n_rows), vxx, core, yxv, row_part, column_part
+    )
+    return row_part, column_part, core, yxv
+
+
+def soft_threshold(a: FloatArray, threshold: float) -> FloatArray:
+    """``sign(a) max(|a| - threshold, 0)``, entry by entry."""
+    out = np.empty(a.shape)
+    _fista.soft_threshold(np.atleast_2d(_matrix(a)), float(threshold), np.atleast_2d(out))
+    return out
+
+
+def fista_lasso(
+    xx: FloatArray,
+    linear: FloatArray,
+    energy: FloatArray,
+    n_rows: float,
+    penalty: float,
+    step: float,
+    start: FloatArray,
+    max_iter: int,
+    tol: float = -1.0,
+    check_every: int = 5,
+    n_threads: int = 1,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """``min_D (1/T)(tr E - 2<D, M> + <D S, D>) + penalty ||D||_1``: coefficients, gaps and steps by row."""
+    coef = np.array(start, dtype=np.float64, order="C")
+    gaps = np.zeros(len(coef))
+    iterations = np.zeros(len(coef), dtype=np.intc)
+    _fista.fista_lasso(
+        _matrix(xx), _matrix(linear), _matrix(energy), float(n_rows), float(penalty), float(step), max_iter,
+        float(tol), check_every, 32, n_threads, coef, gaps, iterations,
+    )  # fmt: skip
+    return coef, gaps, iterations
+
+
+def thin_qr(a: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """``A = Q R`` of a tall (m, k) matrix: Q (m, k), R (k, k)."""
+    if a.shape[0] < a.shape[1]:
+        raise ValueError(f"thin_qr takes a tall matrix, not one of shape {a.shape}")
+    q = np.array(a, dtype=np.float64, order="C")
+    r = np.zeros((a.shape[1], a.shape[1]))
+    _lowrank.thin_qr(q, r)
+    return q, r
+
+
+def thin_svd(a: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """``A = U diag(s) V'`` with k = min(m, n): U (m, k), s (k,), V' (k, n)."""
+    n_rows, n_columns = a.shape
+    small = min(n_rows, n_columns)
+    u, s, vt = np.empty((n_rows, small)), np.empty(small), np.empty((small, n_columns))
+    _lowrank.thin_svd(np.array(a, dtype=np.float64, order="C"), u, s, vt)
+    return u, s, vt
+
+
+def retract(
+    u: FloatArray, s: FloatArray, v: FloatArray, row_part: FloatArray, column_part: FloatArray, step: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """``SVD_r(U diag(s) V' - step (U R + B V'))`` from thin factors: U, s, V of the new point."""
+    u_new, s_new, v_new = np.empty(u.shape), np.empty(s.shape), np.empty(v.shape)
+    _lowrank.retract(
+        _matrix(u), s, _matrix(v), _matrix(row_part), _matrix(column_part), float(step), u_new, s_new, v_new
+    )
+    return u_new, s_new, v_new
+
+
+def randomized_svd(
+    a: FloatArray, sketch: FloatArray, n_power_iter: int = 4
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Leading singular triplets of ``a`` (m, n) from a sketch (n, l), l <= min(m, n): U (m, l), s (l,), V' (l, n)."""
+    n_rows, n_columns = a.shape
+    width = sketch.shape[1]
+    if width > min(n_rows, n_columns):
+        raise ValueError(f"a sketch of {width} columns is wider than the matrix of shape {a.shape} has rank")
+    u, s, vt = np.empty((n_rows, width)), np.empty(width), np.empty((width, n_columns))
+    _lowrank.randomized_svd(_matrix(a), _matrix(sketch), n_power_iter, u, s, vt)
+    return u, s, vt

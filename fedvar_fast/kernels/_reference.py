@@ -1,0 +1,131 @@
+"""NumPy twins of the compiled kernels: the same names, arguments and answers, written as the formulas read.
+
+They are the tests' oracle, and what runs when ``FEDVAR_FAST_KERNELS=reference`` is set in the environment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedvar_fast._typing import FloatArray, IntArray
+
+__all__ = [
+    "fista_lasso",
+    "gradient_pair",
+    "lagged_moments",
+    "randomized_svd",
+    "retract",
+    "soft_threshold",
+    "thin_qr",
+    "thin_svd",
+]
+
+
+def lagged_moments(
+    y: FloatArray, center: FloatArray, order: int, n_threads: int = 1
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """``S, C, Q, sum x_t, sum y_t`` of ``z = y - center`` from the design matrix."""
+    z = y - center
+    z = np.where(np.isnan(z), 0.0, z)
+    n_rows = z.shape[0]
+    response = z[order:]
+    design = np.hstack([z[order - lag : n_rows - lag] for lag in range(1, order + 1)])
+    return design.T @ design, response.T @ design, response.T @ response, design.sum(axis=0), response.sum(axis=0)
+
+
+def gradient_pair(
+    u: FloatArray, s: FloatArray, v: FloatArray, xx: FloatArray, yx: FloatArray, n_rows: float
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """``R = U'G``, ``B = (I - UU')GV`` with ``G = (2/T)(A S - C)``; also ``V'SV`` and ``C V``."""
+    gradient = (2.0 / n_rows) * ((u * s) @ (v.T @ xx) - yx)
+    column_part = gradient @ v
+    return u.T @ gradient, column_part - u @ (u.T @ column_part), v.T @ xx @ v, yx @ v
+
+
+def soft_threshold(a: FloatArray, threshold: float) -> FloatArray:
+    """``sign(a) max(|a| - threshold, 0)``."""
+    return np.sign(a) * np.maximum(np.abs(a) - threshold, 0.0)
+
+
+def _row_gaps(
+    coef: FloatArray, xx: FloatArray, linear: FloatArray, energy: FloatArray, n_rows: float, penalty: float
+) -> FloatArray:
+    product = coef @ xx
+    inner_linear = np.sum(coef * linear, axis=1)
+    residual = np.maximum(energy - 2.0 * inner_linear + np.sum(coef * product, axis=1), 0.0)
+    largest = (2.0 / n_rows) * np.max(np.abs(product - linear), axis=1)
+    scale = np.where(largest > penalty, penalty / np.where(largest > 0, largest, 1.0), 1.0)
+    primal = residual / n_rows + penalty * np.sum(np.abs(coef), axis=1)
+    dual = (2.0 * scale * (energy - inner_linear) - scale**2 * residual) / n_rows
+    return primal - dual
+
+
+def fista_lasso(
+    xx: FloatArray,
+    linear: FloatArray,
+    energy: FloatArray,
+    n_rows: float,
+    penalty: float,
+    step: float,
+    start: FloatArray,
+    max_iter: int,
+    tol: float = -1.0,
+    check_every: int = 5,
+    n_threads: int = 1,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """FISTA row by row; see the compiled kernel for the formulas."""
+    coef = start.copy()
+    gaps = np.zeros(len(coef))
+    iterations = np.full(len(coef), max_iter, dtype=np.intc)
+    for i in range(len(coef)):
+        x, z, momentum = coef[i].copy(), coef[i].copy(), 1.0
+        target = tol * energy[i] / n_rows
+        row = slice(i, i + 1)
+        for iteration in range(max_iter):
+            if tol >= 0.0 and iteration % check_every == 0:
+                gap = _row_gaps(x[None], xx, linear[row], energy[row], n_rows, penalty)[0]
+                if gap <= target:
+                    iterations[i] = iteration
+                    break
+            before = x
+            x = soft_threshold(z - step * (2.0 / n_rows) * (z @ xx - linear[i]), step * penalty)
+            restart = tol >= 0.0 and np.sum((z - x) * (x - before)) > 0.0
+            following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
+            z = x if restart else x + (momentum - 1.0) / following * (x - before)
+            momentum = 1.0 if restart else following
+        coef[i] = x
+        gaps[i] = _row_gaps(x[None], xx, linear[row], energy[row], n_rows, penalty)[0]
+    return coef, gaps, iterations
+
+
+def thin_qr(a: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """``A = Q R``, reduced."""
+    q, r = np.linalg.qr(a)
+    return q, r
+
+
+def thin_svd(a: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """``A = U diag(s) V'``, reduced."""
+    u, s, vt = np.linalg.svd(a, full_matrices=False)
+    return u, s, vt
+
+
+def retract(
+    u: FloatArray, s: FloatArray, v: FloatArray, row_part: FloatArray, column_part: FloatArray, step: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """``SVD_r(U diag(s) V' - step (U R + B V'))`` from the dense matrix."""
+    dense = (u * s) @ v.T - step * (u @ row_part + column_part @ v.T)
+    u_new, s_new, vt_new = np.linalg.svd(dense, full_matrices=False)
+    rank = len(s)
+    return u_new[:, :rank], s_new[:rank], vt_new[:rank].T
+
+
+def randomized_svd(
+    a: FloatArray, sketch: FloatArray, n_power_iter: int = 4
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Leading singular triplets from a sketch ``Omega`` (n, l)."""
+    q = np.linalg.qr(a @ sketch)[0]
+    for _ in range(n_power_iter):
+        q = np.linalg.qr(a @ np.linalg.qr(a.T @ q)[0])[0]
+    core_u, s, vt = np.linalg.svd(q.T @ a, full_matrices=False)
+    return q @ core_u, s, vt

@@ -1,0 +1,1 @@
+"""Solvers: frozen problem in, result with its optimality measure out."""

@@ -1,0 +1,146 @@
+"""Stage II: d lassos on one Gram matrix."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedvar_fast import kernels
+from fedvar_fast._typing import FloatArray, IntArray
+from fedvar_fast.exceptions import ConvergenceWarning, OptionError
+from fedvar_fast.moments import LaggedMoments
+
+__all__ = ["LassoResult", "lasso_on_moments", "largest_penalty"]
+
+#: FISTA looks at the duality gap every so many steps: a look costs about one step.
+_CHECK_EVERY = 5
+
+
+@dataclass(frozen=True)
+class LassoResult:
+    """A solution with its optimality measure.
+
+    Attributes
+    ----------
+    coef : ndarray, shape (d, pd)
+    gap : float
+        Sum of the rows' duality gaps at `coef`, relative to the loss at zero.
+    row_gaps : ndarray, shape (d,)
+        Duality gaps by row, in units of the loss.
+    n_iter : ndarray, shape (d,)
+        Steps taken by row.
+    """
+
+    coef: FloatArray
+    gap: float
+    row_gaps: FloatArray
+    n_iter: IntArray
+
+
+def largest_penalty(moments: LaggedMoments, offset: FloatArray | None = None) -> float:
+    """``||(2/T)(A0 S - C)||_inf``: at this penalty and above the solution is zero."""
+    return float(np.max(np.abs(_linear_term(moments, offset)), initial=0.0)) * 2.0 / moments.n_rows
+
+
+def lasso_on_moments(
+    moments: LaggedMoments,
+    l1_penalty: float,
+    offset: FloatArray | None = None,
+    tol: float | None = 1e-6,
+    max_iter: int = 10_000,
+    solver: str = "fista",
+    *,
+    start: FloatArray | None = None,
+    step: float | None = None,
+    n_jobs: int | None = None,
+) -> LassoResult:
+    """``min_D (1/T) sum ||y_t - (A0 + D) x_t||^2 + l1_penalty ||D||_1`` from moments (paper, equation 7).
+
+    FISTA with step ``T / (2 ||S||_op)`` (Beck and Teboulle 2009). With a tolerance, a row restarts its momentum
+    when that points uphill, and stops on its own duality gap.
+
+    Parameters
+    ----------
+    moments : LaggedMoments
+    l1_penalty : float
+        At least 0, in units of the gradient. In scikit-learn's scaling ``alpha = l1_penalty / 2``.
+    offset : ndarray, shape (d, pd), optional
+        ``A0``; zero by default.
+    tol : float or None
+        Stop when the duality gap of every row is at most `tol` times its loss at ``D = 0``. None: take exactly
+        `max_iter` plain FISTA steps.
+    max_iter : int
+        Steps at the most.
+    solver : {"fista"}
+    start : ndarray, shape (d, pd), optional
+        Zero by default.
+    step : float, optional
+        ``T / (2 ||S||_op)`` by default.
+    n_jobs : int, optional
+        Threads over rows; the answer does not depend on them.
+
+    Returns
+    -------
+    LassoResult
+
+    Raises
+    ------
+    OptionError
+        A negative penalty, tolerance or number of steps, an unknown solver, a start of the wrong shape.
+
+    Warns
+    -----
+    ConvergenceWarning
+        When the tolerance was not reached in `max_iter` steps.
+    """
+    _check(moments, l1_penalty, tol, max_iter, solver)
+    linear = _linear_term(moments, offset)
+    energy = _energy(moments, offset)
+    first = np.zeros_like(linear) if start is None else np.asarray(start, dtype=np.float64)
+    if first.shape != linear.shape:
+        raise OptionError(f"start has shape {first.shape}, the coefficients have {linear.shape}")
+    if step is None:
+        norm = moments.operator_norm()
+        step = moments.n_rows / (2.0 * norm) if norm > 0 else 0.0
+    with kernels.one_blas_thread():
+        coef, row_gaps, n_iter = kernels.fista_lasso(
+            moments.xx, linear, energy, moments.n_rows, l1_penalty, step, first, max_iter,
+            -1.0 if tol is None else tol, _CHECK_EVERY, kernels.resolve_n_jobs(n_jobs),
+        )  # fmt: skip
+    at_zero = float(np.sum(energy)) / moments.n_rows
+    gap = float(np.sum(row_gaps)) / at_zero if at_zero > 0 else 0.0
+    if tol is not None and np.any(row_gaps > tol * energy / moments.n_rows):
+        warnings.warn(
+            f"FISTA stopped at {max_iter} steps with a relative duality gap of {gap:.2g}, above {tol:.2g}: "
+            "allow more steps or a larger tolerance",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return LassoResult(coef, gap, row_gaps, n_iter)
+
+
+def _check(moments: LaggedMoments, l1_penalty: float, tol: float | None, max_iter: int, solver: str) -> None:
+    if not (np.isfinite(l1_penalty) and l1_penalty >= 0):
+        raise OptionError(f"l1_penalty={l1_penalty!r} is not a penalty: give a finite number, 0 or more")
+    if tol is not None and not tol >= 0:
+        raise OptionError(f"tol={tol!r} is not a tolerance: give a number, 0 or more, or None")
+    if isinstance(max_iter, bool) or not hasattr(max_iter, "__index__") or max_iter < 0:
+        raise OptionError(f"max_iter={max_iter!r} is not a number of steps")
+    if solver != "fista":
+        raise OptionError(f"solver={solver!r} is unknown; there is 'fista'")
+    if moments.n_rows < 1:
+        raise OptionError("the moments hold no usable row")
+
+
+def _linear_term(moments: LaggedMoments, offset: FloatArray | None) -> FloatArray:
+    return moments.yx if offset is None else moments.yx - offset @ moments.xx
+
+
+def _energy(moments: LaggedMoments, offset: FloatArray | None) -> FloatArray:
+    """Diagonal of ``sum (y_t - A0 x_t)(y_t - A0 x_t)'``; rounding may not make it negative."""
+    energy = np.diag(moments.yy).copy()
+    if offset is not None:
+        energy += np.einsum("ij,ij->i", offset @ moments.xx - 2.0 * moments.yx, offset)
+    return np.maximum(energy, 0.0)

@@ -1,0 +1,63 @@
+"""Row-major shims over SciPy's Cython BLAS and LAPACK.
+
+All matrices here are C-ordered. BLAS is column-major: a C-ordered `m x n` matrix with row stride `ld` is the
+column-major `n x m` transpose with leading dimension `ld`, so every shim swaps operands instead of copying.
+Dimensions are C ints (LP64 BLAS): the callers cut time into blocks, so only d, pd and block lengths get here,
+and `d * p` beyond 2**31 cannot be held in memory anyway.
+"""
+
+from scipy.linalg.cython_blas cimport dgemm as _dgemm
+from scipy.linalg.cython_blas cimport ddot as _ddot
+from scipy.linalg.cython_lapack cimport dgelqf as _dgelqf
+from scipy.linalg.cython_lapack cimport dorglq as _dorglq
+from scipy.linalg.cython_lapack cimport dgesdd as _dgesdd
+
+
+cdef inline void gemm(
+    bint trans_a, bint trans_b, int m, int n, int k, double alpha,
+    const double* a, int lda, const double* b, int ldb,
+    double beta, double* c, int ldc,
+) noexcept nogil:
+    """C = alpha * op(A) op(B) + beta * C, with op(A) m x k, op(B) k x n, C m x n, all row-major."""
+    cdef char ta = b"T" if trans_a else b"N"
+    cdef char tb = b"T" if trans_b else b"N"
+    if m == 0 or n == 0:
+        return
+    if lda < 1:
+        lda = 1
+    if ldb < 1:
+        ldb = 1
+    _dgemm(&tb, &ta, &n, &m, &k, &alpha, <double*> b, &ldb, <double*> a, &lda, &beta, c, &ldc)
+
+
+cdef inline double dot(int n, const double* x, const double* y) noexcept nogil:
+    """x' y for contiguous vectors."""
+    cdef int one = 1
+    return _ddot(&n, <double*> x, &one, <double*> y, &one)
+
+
+cdef inline int gelqf(int m, int n, double* a, int lda, double* tau, double* work, int lwork) noexcept nogil:
+    """LQ of a column-major m x n matrix: the QR of its row-major n x m reading. Returns LAPACK's info."""
+    cdef int info = 0
+    _dgelqf(&m, &n, a, &lda, tau, work, &lwork, &info)
+    return info
+
+
+cdef inline int orglq(
+    int m, int n, int k, double* a, int lda, double* tau, double* work, int lwork
+) noexcept nogil:
+    """The m x n orthonormal factor of `gelqf`'s k reflectors. Returns LAPACK's info."""
+    cdef int info = 0
+    _dorglq(&m, &n, &k, a, &lda, tau, work, &lwork, &info)
+    return info
+
+
+cdef inline int gesdd(
+    int m, int n, double* a, int lda, double* s, double* u, int ldu, double* vt, int ldvt,
+    double* work, int lwork, int* iwork,
+) noexcept nogil:
+    """Thin SVD of a column-major m x n matrix (which is overwritten). Returns LAPACK's info."""
+    cdef char job = b"S"
+    cdef int info = 0
+    _dgesdd(&job, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, work, &lwork, iwork, &info)
+    return info

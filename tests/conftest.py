@@ -1,0 +1,30 @@
+"""What several test files need: the real panels, where they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def _shared(name: str) -> Path:
+    default = PROJECT.parent / "shared" / name
+    folder = Path(os.environ.get(f"FEDVAR_{name.upper()}", default))
+    if not folder.is_dir():
+        pytest.skip(f"the real panels are not here: no folder {folder} (set FEDVAR_{name.upper()})")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of the real panels: FEDVAR_DATA, else ../shared/data beside the project."""
+    return _shared("data")
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """Folder of the golden arrays: FEDVAR_GOLDEN, else ../shared/golden beside the project."""
+    return _shared("golden")
