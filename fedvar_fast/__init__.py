@@ -6,6 +6,7 @@ from fedvar_fast.lowrank import randomized_svd
 from fedvar_fast.moments import LaggedMoments, lagged_moments
 from fedvar_fast.panel import Panel, as_panel
 from fedvar_fast.privacy import Privacy
+from fedvar_fast.readers import read_panel, write_panel
 from fedvar_fast.simulate import simulate_panel
 from fedvar_fast.solvers.fista import lasso_on_moments
 
@@ -22,5 +23,7 @@ __all__ = [
     "load",
     "privacy",
     "randomized_svd",
+    "read_panel",
     "simulate_panel",
+    "write_panel",
 ]

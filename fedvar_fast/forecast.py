@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedvar_fast._typing import FloatArray
+from fedvar_fast._typing import AnyArray, FloatArray
 
 __all__ = ["forecast_variances", "iterate", "moving_average", "one_step", "spectral_radius"]
 
@@ -12,7 +12,7 @@ __all__ = ["forecast_variances", "iterate", "moving_average", "one_step", "spect
 _DENSE_COMPANION = 256
 
 
-def iterate(coef: FloatArray, recent: FloatArray, steps: int, constant: FloatArray | None = None) -> FloatArray:
+def iterate(coef: FloatArray, recent: FloatArray, steps: int, constant: AnyArray | None = None) -> FloatArray:
     """``y_{t+h} = sum_j A_j y_{t+h-j}``, h = 1..steps, each forecast fed back as a lag.
 
     Parameters

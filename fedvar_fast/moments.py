@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from fedvar_fast.exceptions import DataError, DataTypeError, OptionError
 from fedvar_fast.kernels import lagged_moments as _kernel
 from fedvar_fast.kernels import one_blas_thread, resolve_n_jobs
 
-__all__ = ["LaggedMoments", "lagged_moments"]
+__all__ = ["LaggedMoments", "check_order", "lagged_moments", "largest_eigenvalue", "pool_moments"]
 
 #: Rows of a design matrix built at once for the few rows that must be taken back.
 _CORRECTION_ROWS = 2048
@@ -172,6 +172,14 @@ class LaggedMoments:
         return largest_eigenvalue(self.xx)
 
 
+def pool_moments(parts: Sequence[LaggedMoments]) -> LaggedMoments:
+    """Sums over several clients, each around its own centre (where `+` would first bring them to one centre)."""
+    total = parts[0]
+    for one in parts[1:]:
+        total = total._plus(one, 1, one.tail)
+    return total
+
+
 def largest_eigenvalue(matrix: FloatArray) -> float:
     """Largest eigenvalue of a symmetric positive semidefinite matrix, by Lanczos where that is cheaper.
 
@@ -225,8 +233,8 @@ def lagged_moments(
         Values that are no numbers.
     """
     check_order(order)
-    if isinstance(y, np.ndarray) or hasattr(y, "__array__"):
-        rows = _as_rows(y)
+    if hasattr(y, "__array__"):
+        rows = _as_rows(np.asarray(y))
         offset = _given_center(center, rows.shape[1])
         if len(rows) <= order:
             raise DataError(f"{len(rows)} rows are too few for order {order}: at least {order + 1} are needed")

@@ -137,9 +137,7 @@ def _header(file: Path) -> list[str]:
     return _scan(file, rows=False)[1]
 
 
-def _read(
-    file: Path, columns: Sequence[str] | None, time: str | None, client: str | None = None
-) -> pd.DataFrame:
+def _read(file: Path, columns: Sequence[str] | None, time: str | None, client: str | None = None) -> pd.DataFrame:
     """A file as a frame: the variables asked for, the times and the clients."""
     frame = _read_parquet(file) if _ends(file, ".parquet") else _read_csv(file, client)
     if len(frame) == 0:
@@ -231,9 +229,7 @@ def _check_rows(reader: Any, width: int, file: Path) -> None:
             empty = empty or reader.line_num
             continue
         if len(fields) != width:
-            raise FileFormatError(
-                f"{file}: line {reader.line_num} has {len(fields)} field(s), the header has {width}"
-            )
+            raise FileFormatError(f"{file}: line {reader.line_num} has {len(fields)} field(s), the header has {width}")
         if empty and width == 1:
             raise FileFormatError(f"{file}: line {empty} is empty")
 
@@ -270,9 +266,7 @@ def write_panel(panel: Panel, folder: str | os.PathLike[str], *, overwrite: bool
     paths = [target / f"{name}.csv" for name in panel.clients]
     there = [path.name for path in paths if path.exists()]
     if there and not overwrite:
-        raise OptionError(
-            f"{target} holds {', '.join(there[:3])} already; pass overwrite=True to replace files"
-        )
+        raise OptionError(f"{target} holds {', '.join(there[:3])} already; pass overwrite=True to replace files")
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=target) as aside:
         for path, series in zip(paths, map(panel.__getitem__, panel.clients), strict=True):

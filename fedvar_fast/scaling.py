@@ -164,9 +164,7 @@ class Scaling:
         if clip is None:
             return fitted
         width = np.where(fitted.constant, np.inf, clip * moments.deviation())
-        return replace(
-            fitted, lower=_frozen(moments.center() - width), upper=_frozen(moments.center() + width)
-        )
+        return replace(fitted, lower=_frozen(moments.center() - width), upper=_frozen(moments.center() + width))
 
     @classmethod
     def _from_moments(
@@ -292,9 +290,7 @@ class Scaling:
         moments = None
         if "moments_counts" in arrays:
             counts = np.array(arrays["moments_counts"], dtype=np.int64)
-            moments = _Moments(
-                counts, numbers("moments_shift"), numbers("moments_mean"), numbers("moments_m2")
-            )
+            moments = _Moments(counts, numbers("moments_shift"), numbers("moments_mean"), numbers("moments_m2"))
         centered, scaled = (bool(flag) for flag in arrays["options"])
         return cls(
             center=numbers("center"),

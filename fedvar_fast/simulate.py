@@ -259,8 +259,7 @@ def _radius_factor(coefs: list[FloatArray], stability: float) -> float:
 
     The radius of ``c A_k`` is continuous in ``c``, 0 at 0 and unbounded, but for special coefficients not
     monotone. So ``c`` is solved for on the client with the largest radius, and again on another one if that
-    has the largest radius then; from the second time on ``c`` only falls. On return the largest radius is
-    verified.
+    has the largest radius then; from the second time on ``c`` only falls. The result is verified.
     """
     factor = 1.0 / max(float(np.linalg.norm(coef, 2)) for coef in coefs)
     while True:
@@ -272,9 +271,8 @@ def _radius_factor(coefs: list[FloatArray], stability: float) -> float:
 
 
 def _solve_radius(coef: FloatArray, stability: float, upper: float) -> float:
-    """A ``c`` at which the companion radius of ``c * coef`` is ``stability``, below ``upper`` if there is one."""
-    # Ends: every row has a nonzero coefficient, so the variables hold a feedback loop and the radius is
-    # unbounded.
+    """A ``c``, below ``upper`` if possible, with companion radius of ``c * coef`` equal to ``stability``."""
+    # Ends: no row is all zero, so the variables hold a feedback loop and the radius is unbounded in c.
     while _radius(upper * coef) <= stability:
         upper *= 2.0
     return float(brentq(lambda c: _radius(c * coef) - stability, 0.0, upper, xtol=1e-14 * upper, rtol=1e-13))

@@ -98,32 +98,19 @@ class TimeAxis:
         return self[max(len(self) - n_rows, 0) :]
 
     def extend(self, steps: int) -> TimeAxis:
-        """The next `steps` times after the end (only those).
-
-        Raises
-        ------
-        DataError
-            If the axis is empty, or its step is not known.
-        """
+        """The next `steps` times after the end (only those); a `DataError` where the step is not known."""
         if len(self) == 0:
             raise DataError("an empty time axis has no next time")
         if self.step is None:
-            raise DataError(
-                f"the frequency is not known from a single row ({self.label(0)}): give freq=, or more rows"
-            )
+            raise DataError(f"the frequency is not known from a single row ({self.label(0)}): give freq=, or more rows")
         following = times_from(self.index, len(self) - 1, self.step, steps + 1)
         return replace(self, index=following[1:])
 
     def append(self, other: TimeAxis) -> TimeAxis:
         """The axis followed by `other`, which must continue right after the end.
 
-        Rows without times (`other.has_times` is False) are taken to continue.
-
-        Raises
-        ------
-        DataError
-            If `other` begins elsewhere, has another step, or is of another kind; the text says what was
-            expected.
+        Rows without times (`other.has_times` is False) are taken to continue. If `other` begins elsewhere,
+        or has another step or kind, a `DataError` says what was expected.
         """
         if len(other) == 0:
             return self
@@ -137,7 +124,7 @@ class TimeAxis:
                 f"ones {self.index.dtype} (such as {self.label(-1)})"
             )
         step = self.step
-        if step is None:
+        if step is None and other.index[0] > self.index[-1]:
             step = infer_step(self.index.append(other.index).sort_values())
         expected = replace(self, step=step).extend(len(other))
         wrong = np.flatnonzero(np.asarray(expected.index != other.index))
@@ -180,13 +167,7 @@ class TimeAxis:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TimeAxis:
-        """The axis written by `to_dict`.
-
-        Raises
-        ------
-        DataError
-            If the content is not that of an axis.
-        """
+        """The axis written by `to_dict`; a `DataError` where the content is none."""
         try:
             numbers = np.array(content["values"], dtype=np.int64)
             index: pd.Index = pd.Index(numbers)
@@ -212,9 +193,8 @@ def comparable(first: pd.Index, second: pd.Index) -> bool:
     """Whether two axes are of one kind: all with or all without a time zone, periods of one frequency."""
     if isinstance(first, pd.DatetimeIndex) and isinstance(second, pd.DatetimeIndex):
         return (first.tz is None) == (second.tz is None)
-    if isinstance(first, pd.PeriodIndex) and isinstance(second, pd.PeriodIndex):
-        return bool(first.dtype == second.dtype)
-    return time_kind(first) == time_kind(second)
+    periods = isinstance(first, pd.PeriodIndex) and isinstance(second, pd.PeriodIndex)
+    return bool(first.dtype == second.dtype) if periods else time_kind(first) == time_kind(second)
 
 
 def _strftime(index: Any, pattern: str) -> list[str]:
@@ -234,21 +214,19 @@ def _zone_name(index: pd.DatetimeIndex) -> str:
     """The name of the time zone, checked to mean the same zone again."""
     name = str(index.tz)
     try:
-        named = index.tz_convert(name)
-    except (LookupError, ValueError, TypeError):
-        named = index.tz_convert("UTC")
-    if list(named.strftime("%z")) != list(index.strftime("%z")):
-        raise DataError(f"the time zone {index.tz!r} has no name to store: use one such as 'Europe/Berlin'")
-    return name
+        if list(index.tz_convert(name).strftime("%z")) == list(index.strftime("%z")):
+            return name
+    except (LookupError, ValueError, TypeError) as error:
+        raise DataError(f"the time zone {name!r} has no name to store; use 'Europe/Berlin' or such") from error
+    raise DataError(f"the time zone {name!r} has another meaning when read again; use 'Europe/Berlin' or such")
 
 
 def _step_to_json(step: Any) -> Any:
     """A step as int, None or a small dict."""
     if step is None or isinstance(step, int):
         return step
-    if type(step) is pd.DateOffset:
-        return {"date_offset": {"n": step.n} | dict(step.kwds)}
-    return {"freq": step.freqstr}
+    plain = type(step) is pd.DateOffset
+    return {"date_offset": {"n": step.n} | dict(step.kwds)} if plain else {"freq": step.freqstr}
 
 
 def _step_from_json(content: Any) -> Any:
@@ -261,7 +239,7 @@ def _step_from_json(content: Any) -> Any:
 
 
 def _is_clock(step: Any) -> bool:
-    """True for hours, minutes, ...: absolute time. (In pandas 2 a Day, too, is a Tick.)"""
+    """True for hours, minutes and so on: absolute time; in pandas 2 a Day, too, is a Tick."""
     return isinstance(step, pd.offsets.Tick) and not isinstance(step, pd.offsets.Day)
 
 
@@ -367,10 +345,8 @@ def as_step(freq: Any, index: pd.Index) -> Any:
             step = int((_Period(ordinal=0, freq=index.freq) + _period_offset(freq)).ordinal)
         else:
             step = pd.tseries.frequencies.to_offset(value)
-    except ValueError as error:
-        raise OptionError(
-            f"freq={freq!r} is no frequency for times of dtype {index.dtype}: {error}"
-        ) from error
+    except (ValueError, TypeError) as error:  # pandas' IncompatibleFrequency is either
+        raise OptionError(f"freq={freq!r} does not suit times of dtype {index.dtype}: {error}") from error
     if (step if isinstance(step, int) else step.n) < 1:
         raise OptionError(f"freq={freq!r} does not lead forwards")
     return step
@@ -386,9 +362,7 @@ def _period_offset(freq: Any) -> Any:
 
 _QUARTER = re.compile(r"(\d{4})([-/ ]?)([Qq])([1-4])")
 _MONTH = re.compile(r"(\d{4})([-/]|[Mm])(0[1-9]|1[0-2])")
-_DATETIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:([T ])(\d\d:\d\d)(:\d\d)?(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
-)
+_DATETIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:([T ])(\d\d:\d\d)(:\d\d)?(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _DIGITS = re.compile(r"[+-]?\d{1,7}", re.ASCII)
 
 

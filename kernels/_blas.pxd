@@ -6,8 +6,8 @@ Dimensions are C ints (LP64 BLAS): the callers cut time into blocks, so only d, 
 and `d * p` beyond 2**31 cannot be held in memory anyway.
 """
 
+from scipy.linalg.cython_blas cimport daxpy as _daxpy
 from scipy.linalg.cython_blas cimport dgemm as _dgemm
-from scipy.linalg.cython_blas cimport ddot as _ddot
 from scipy.linalg.cython_lapack cimport dgelqf as _dgelqf
 from scipy.linalg.cython_lapack cimport dorglq as _dorglq
 from scipy.linalg.cython_lapack cimport dgesdd as _dgesdd
@@ -30,10 +30,10 @@ cdef inline void gemm(
     _dgemm(&tb, &ta, &n, &m, &k, &alpha, <double*> b, &ldb, <double*> a, &lda, &beta, c, &ldc)
 
 
-cdef inline double dot(int n, const double* x, const double* y) noexcept nogil:
-    """x' y for contiguous vectors."""
+cdef inline void axpy(int n, double alpha, const double* x, double* y) noexcept nogil:
+    """y += alpha x for contiguous vectors."""
     cdef int one = 1
-    return _ddot(&n, <double*> x, &one, <double*> y, &one)
+    _daxpy(&n, &alpha, <double*> x, &one, y, &one)
 
 
 cdef inline int gelqf(int m, int n, double* a, int lda, double* tau, double* work, int lwork) noexcept nogil:

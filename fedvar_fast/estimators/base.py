@@ -168,7 +168,7 @@ class PanelVAR(BaseEstimator):
         for name, series in data.items():
             if name not in states:
                 raise DataError(
-                    f"client {name!r} is new; update knows {', '.join(map(repr, self.clients_))}: use add_client, or fit"
+                    f"client {name!r} is new; update knows {', '.join(map(repr, self.clients_))}: use add_client"
                 )
             states[name] = self._updated(name, states[name], series)
         self._take(states, self._estimate(states, continuing=True))
@@ -441,10 +441,10 @@ def is_number(value: object) -> bool:
 def _levels(level: float | Sequence[float] | None) -> list[float] | None:
     if level is None:
         return None
-    levels = [level] if is_number(level) else list(level)  # type: ignore[arg-type,list-item]  # number or sequence
+    levels: list[Any] = list(level) if isinstance(level, Sequence | np.ndarray) else [level]
+    if not levels:
+        raise OptionError("level is an empty list: give percentages such as [80, 95], or None")
     for one in levels:
         if not is_number(one) or not 0 < one < 100:
             raise OptionError(f"level={one!r} is not a percentage between 0 and 100, such as 90")
-    if not levels:
-        raise OptionError("level is an empty list: give percentages such as [80, 95], or None")
     return [float(one) for one in levels]

@@ -15,6 +15,8 @@ from fedvar_fast.estimators.state import ClientState
 from fedvar_fast.exceptions import DataError, OptionError, OptionTypeError
 from fedvar_fast.federation.client import personal_part, summarize
 from fedvar_fast.federation.inprocess import SharedFit, SharedOptions, fit_shared
+from fedvar_fast.kernels import one_blas_thread
+from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
 from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy
@@ -175,12 +177,14 @@ class FedVAR(PanelVAR):
         dim, width = next(iter(moments.values())).yx.shape
         if self.rank > min(dim, width):
             raise OptionError(
-                f"rank={self.rank} is above min(d, pd) = {min(dim, width)}, the largest rank of a {dim} x {width} matrix"
+                f"rank={self.rank} is above min(d, pd) = {min(dim, width)} for a {dim} x {width} matrix"
             )
         penalties = {name: self._penalty(name, one) for name, one in moments.items()}
         ledger = self._running_ledger(continuing)
-        shared = self._shared_fit(moments, ledger)
-        fitted = self._personal(moments, penalties, shared)
+        # One BLAS thread throughout: our loops share the cores, and no sum depends on how many there are.
+        with one_blas_thread():
+            shared = self._shared_fit(moments, ledger)
+            fitted = self._personal(moments, penalties, shared)
         report = None if self.privacy is None else PrivacyReport(self.privacy, ledger, shared.n_rounds)
         return fitted | {
             "rank_": int(self.rank),
@@ -224,7 +228,7 @@ class FedVAR(PanelVAR):
         dense = shared.point.dense()
         deltas, gaps = {}, {}
         for name, one in moments.items():
-            result = self._personal_part(one, dense, penalties[name], shared.curvatures[name])
+            result = self._personal_part(one, shared.point, penalties[name], shared.curvatures[name])
             deltas[name], gaps[name] = result
         return {
             "A0_": dense,
@@ -235,7 +239,7 @@ class FedVAR(PanelVAR):
         }
 
     def _personal_part(
-        self, moments: LaggedMoments, shared: FloatArray, penalty: float, curvature: float
+        self, moments: LaggedMoments, shared: FloatArray | FixedRank, penalty: float, curvature: float
     ) -> tuple[FloatArray, float]:
         result = personal_part(
             moments, shared, penalty, n_iter=int(self.local_iter), tol=self.local_tol, curvature=curvature,

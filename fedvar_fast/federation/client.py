@@ -6,7 +6,7 @@ import numpy as np
 
 from fedvar_fast._typing import FloatArray
 from fedvar_fast.federation.messages import ClientSummary, MomentsMessage, PairMessage, StartMessage
-from fedvar_fast.lowrank import TangentVector
+from fedvar_fast.lowrank import FixedRank, TangentVector
 from fedvar_fast.moments import LaggedMoments
 from fedvar_fast.privacy.mechanism import noisy_pair
 from fedvar_fast.solvers.fista import LassoResult, lasso_on_moments
@@ -47,7 +47,7 @@ def pair_message(
 
 def personal_part(
     moments: LaggedMoments,
-    shared: FloatArray,
+    shared: FloatArray | FixedRank,
     l1_penalty: float,
     *,
     n_iter: int = 20,
@@ -61,7 +61,7 @@ def personal_part(
     Parameters
     ----------
     moments : LaggedMoments
-    shared : ndarray, shape (d, pd)
+    shared : FixedRank, or ndarray of shape (d, pd)
     l1_penalty : float
     n_iter : int
         FISTA steps, when there is no tolerance.

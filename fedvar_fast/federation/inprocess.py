@@ -14,7 +14,7 @@ from fedvar_fast.federation import client as client_side
 from fedvar_fast.federation import server
 from fedvar_fast.federation.messages import ClientSummary
 from fedvar_fast.lowrank import FixedRank
-from fedvar_fast.moments import LaggedMoments
+from fedvar_fast.moments import LaggedMoments, pool_moments
 from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy, kappa_from_scale, noise_generator
 from fedvar_fast.solvers.riemannian import LowRankComponent, LowRankState
@@ -131,6 +131,10 @@ def fit_shared(
     curvatures = {name: summary.curvature for name, summary in zip(names, summaries, strict=True)}
     weights = server.client_weights(summaries)
     shape = ordered[0].yx.shape
+    if privacy is None:
+        # Without noise the weighted sum of the clients' gradients is the gradient of the pooled moments: one
+        # client's cost instead of K. The answer is the same up to rounding.
+        names, ordered, weights = ["all clients"], [pool_moments(ordered)], np.ones(1)
     if options.rank == 0:
         return SharedFit(FixedRank.zero(*shape), 0, None, curvatures)
     if options.solver == "exact":
@@ -145,7 +149,9 @@ def fit_shared(
     ledger = Ledger() if ledger is None else ledger
     if options.step is None and privacy is not None:
         _record_all(ledger, names, "curvature for the step size", 1)
-    step = options.step if options.step is not None else server.safe_step(summaries, weights, options.ridge)
+    step = options.step
+    if step is None:
+        step = server.safe_step(summaries, server.client_weights(summaries), options.ridge)
     start = _start(names, ordered, weights, step, options, privacy, ledger)
     noise = None if privacy is None else _noise(privacy, names, ordered, random_state)
     return _rounds(start, step, names, ordered, summaries, weights, curvatures, options, noise, ledger, progress)

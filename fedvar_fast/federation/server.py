@@ -53,5 +53,5 @@ def aggregate_round(
     """The next iterate, and the pooled loss at the old one where the clients sent theirs."""
     gradient = component.aggregate([message.pair for message in messages], weights)
     losses = [message.loss for message in messages]
-    loss = None if None in losses else float(sum(w * l for w, l in zip(weights, losses, strict=True) if l is not None))
+    loss = None if None in losses else float(sum(w * one for w, one in zip(weights, losses, strict=True) if one is not None))
     return component.advance(state, gradient), loss

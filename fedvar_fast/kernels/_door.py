@@ -7,7 +7,7 @@ import numpy as np
 from fedvar_fast._typing import FloatArray, IntArray
 from fedvar_fast.kernels import _fista, _gradient, _lowrank, _moments
 
-#: Values of one block of rows that a thread works on: 32,768 float64 are a quarter of a MiB, about half of a level-2 cache.
+#: Values of one block of rows that a thread works on: a quarter of a MiB, about half of a level-2 cache.
 BLOCK_VALUES = 32_768
 #: All private accumulators of a pass together, in values (24 MiB).
 ACCUMULATOR_VALUES = 3_145_728
@@ -90,7 +90,6 @@ def fista_lasso(
     start: FloatArray,
     max_iter: int,
     tol: float = -1.0,
-    check_every: int = 5,
     n_threads: int = 1,
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """``min_D (1/T)(tr E - 2<D, M> + <D S, D>) + penalty ||D||_1``: coefficients, gaps and steps by row."""
@@ -99,7 +98,7 @@ def fista_lasso(
     iterations = np.zeros(len(coef), dtype=np.intc)
     _fista.fista_lasso(
         _matrix(xx), _matrix(linear), _matrix(energy), float(n_rows), float(penalty), float(step), max_iter,
-        float(tol), check_every, 32, n_threads, coef, gaps, iterations,
+        float(tol), 32, n_threads, coef, gaps, iterations,
     )  # fmt: skip
     return coef, gaps, iterations
 

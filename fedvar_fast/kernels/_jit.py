@@ -55,14 +55,22 @@ def simulate_var(coef: FloatArray, innovations: FloatArray, initial: FloatArray)
     -----
     Shapes are the caller's duty: compiled code checks none. The sum over ``x_t`` runs outside and the
     variable inside, so that the inner loop is an ``axpy`` which vectorises without reordering any sum.
+    Everything is written as loops on purpose: array expressions (slice assignment, transposition) compile ten
+    times slower.
     """
     n_rows, dim = innovations.shape
     order = initial.shape[0]
-    by_regressor = np.ascontiguousarray(coef.T)
+    by_regressor = np.empty((order * dim, dim))
+    for m in range(order * dim):
+        for i in range(dim):
+            by_regressor[m, i] = coef[i, m]
     path = np.empty((order + n_rows, dim))
-    path[:order] = initial
-    path[order:] = innovations
+    for t in range(order):
+        for i in range(dim):
+            path[t, i] = initial[t, i]
     for t in range(order, order + n_rows):
+        for i in range(dim):
+            path[t, i] = innovations[t - order, i]
         for lag in range(1, order + 1):
             first = (lag - 1) * dim
             for m in range(dim):

@@ -162,7 +162,7 @@ def noisy_pair(
 
     Notes
     -----
-    Source: paper, Algorithm 1 (the law); ``design/method.md`` section 8 (the thin form).
+    Source: paper, Algorithm 1 (the law); its thin form is ours.
     """
     scale = _positive("sigma", sigma)
     noise_r = scale * rng.standard_normal(R.shape)

@@ -214,8 +214,9 @@ class PrivacyReport:
             f"{worst.round_epsilon:.4g}."
         )
         odds = (
-            "In words: who sees all its messages may change the odds of a guess about one observation by a "
-            f"factor of up to {_power(worst.total_epsilon)}, except with probability about delta."
+            "In words: who sees all messages of this client may change the odds of a guess about one "
+            f"observation by a factor of up to {_power(worst.total_epsilon)}, except with probability "
+            "about delta."
         )
         return amount, odds
 

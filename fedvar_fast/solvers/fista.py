@@ -10,12 +10,10 @@ import numpy as np
 from fedvar_fast import kernels
 from fedvar_fast._typing import FloatArray, IntArray
 from fedvar_fast.exceptions import ConvergenceWarning, OptionError
+from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
 
-__all__ = ["LassoResult", "lasso_on_moments", "largest_penalty"]
-
-#: FISTA looks at the duality gap every so many steps: a look costs about one step.
-_CHECK_EVERY = 5
+__all__ = ["LassoResult", "largest_penalty", "lasso_on_moments"]
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,16 @@ class LassoResult:
     n_iter: IntArray
 
 
-def largest_penalty(moments: LaggedMoments, offset: FloatArray | None = None) -> float:
+def largest_penalty(moments: LaggedMoments, offset: FloatArray | FixedRank | None = None) -> float:
     """``||(2/T)(A0 S - C)||_inf``: at this penalty and above the solution is zero."""
-    return float(np.max(np.abs(_linear_term(moments, offset)), initial=0.0)) * 2.0 / moments.n_rows
+    linear, _ = _residual_terms(moments, offset)
+    return float(np.max(np.abs(linear), initial=0.0)) * 2.0 / moments.n_rows
 
 
 def lasso_on_moments(
     moments: LaggedMoments,
     l1_penalty: float,
-    offset: FloatArray | None = None,
+    offset: FloatArray | FixedRank | None = None,
     tol: float | None = 1e-6,
     max_iter: int = 10_000,
     solver: str = "fista",
@@ -67,7 +66,7 @@ def lasso_on_moments(
     l1_penalty : float
         At least 0, in units of the gradient. In scikit-learn's scaling ``alpha = l1_penalty / 2``.
     offset : ndarray, shape (d, pd), optional
-        ``A0``; zero by default.
+        ``A0``; zero by default. In thin factors (`FixedRank`) it costs less.
     tol : float or None
         Stop when the duality gap of every row is at most `tol` times its loss at ``D = 0``. None: take exactly
         `max_iter` plain FISTA steps.
@@ -96,8 +95,7 @@ def lasso_on_moments(
         When the tolerance was not reached in `max_iter` steps.
     """
     _check(moments, l1_penalty, tol, max_iter, solver)
-    linear = _linear_term(moments, offset)
-    energy = _energy(moments, offset)
+    linear, energy = _residual_terms(moments, offset)
     first = np.zeros_like(linear) if start is None else np.asarray(start, dtype=np.float64)
     if first.shape != linear.shape:
         raise OptionError(f"start has shape {first.shape}, the coefficients have {linear.shape}")
@@ -107,7 +105,7 @@ def lasso_on_moments(
     with kernels.one_blas_thread():
         coef, row_gaps, n_iter = kernels.fista_lasso(
             moments.xx, linear, energy, moments.n_rows, l1_penalty, step, first, max_iter,
-            -1.0 if tol is None else tol, _CHECK_EVERY, kernels.resolve_n_jobs(n_jobs),
+            -1.0 if tol is None else tol, kernels.resolve_n_jobs(n_jobs),
         )  # fmt: skip
     at_zero = float(np.sum(energy)) / moments.n_rows
     gap = float(np.sum(row_gaps)) / at_zero if at_zero > 0 else 0.0
@@ -134,13 +132,17 @@ def _check(moments: LaggedMoments, l1_penalty: float, tol: float | None, max_ite
         raise OptionError("the moments hold no usable row")
 
 
-def _linear_term(moments: LaggedMoments, offset: FloatArray | None) -> FloatArray:
-    return moments.yx if offset is None else moments.yx - offset @ moments.xx
-
-
-def _energy(moments: LaggedMoments, offset: FloatArray | None) -> FloatArray:
-    """Diagonal of ``sum (y_t - A0 x_t)(y_t - A0 x_t)'``; rounding may not make it negative."""
+def _residual_terms(moments: LaggedMoments, offset: FloatArray | FixedRank | None) -> tuple[FloatArray, FloatArray]:
+    """``C - A0 S`` (d, pd), and the diagonal of ``sum (y_t - A0 x_t)(y_t - A0 x_t)'``."""
     energy = np.diag(moments.yy).copy()
-    if offset is not None:
-        energy += np.einsum("ij,ij->i", offset @ moments.xx - 2.0 * moments.yx, offset)
-    return np.maximum(energy, 0.0)
+    if offset is None:
+        return moments.yx, energy
+    if isinstance(offset, FixedRank):
+        product = (offset.u * offset.s) @ (offset.v.T @ moments.xx)
+        dense = offset.dense()
+    else:
+        dense = np.asarray(offset, dtype=np.float64)
+        product = dense @ moments.xx
+    energy += np.einsum("ij,ij->i", product - 2.0 * moments.yx, dense)
+    # Rounding may not make an energy negative.
+    return moments.yx - product, np.maximum(energy, 0.0)

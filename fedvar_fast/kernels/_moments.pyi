@@ -1,0 +1,22 @@
+from fedvar_fast._typing import FloatArray
+
+def top_block_row(
+    y: FloatArray,
+    center: FloatArray,
+    order: int,
+    segment: int,
+    block: int,
+    lags_apart: int,
+    n_threads: int,
+    partial: FloatArray,
+    partial_sum: FloatArray,
+) -> None: ...
+def extend_block_row(
+    top: FloatArray,
+    total: FloatArray,
+    head: FloatArray,
+    tail: FloatArray,
+    order: int,
+    xx: FloatArray,
+    x_sum: FloatArray,
+) -> None: ...
