@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -19,6 +20,7 @@ from fedvar_fast import _cli_demo
 from fedvar_fast._atomic import atomic_write
 from fedvar_fast._cli_support import (
     Commands,
+    GivenPath,
     NumberOr,
     csv_text,
     echo_json,
@@ -42,21 +44,21 @@ _DEFAULTS = {name: value for name, value in FedVAR().get_params(deep=False).item
 @click.group(cls=Commands, context_settings=_HELP)
 @click.version_option(fedvar_fast.__version__, prog_name="fedvar-fast")
 def cli() -> None:
-    r"""Federated vector autoregression: one shared low-rank part, one sparse part per client.
+    """Federated vector autoregression: one shared low-rank part, one sparse part per client.
 
     \b
     First steps:
       fedvar-fast demo                               what it does, on made-up data
       fedvar-fast fit DATA --order 4 --rank 3 --out model.npz
       fedvar-fast forecast model.npz --steps 8
-    """
+    """  # noqa: D301 - click's mark for lines to leave as they are
 
 
 # -- simulate ------------------------------------------------------------------------------------------------
 
 
-@cli.command()
-@click.argument("folder", metavar="DIR", type=click.Path())
+@cli.command(short_help="Make up a panel, as CSV files.")
+@click.argument("folder", metavar="DIR", type=GivenPath())
 @click.option("--clients", type=int, default=5, show_default=True, help="Number of clients.")
 @click.option("--dim", type=int, default=50, show_default=True, help="Variables of each client.")
 @click.option("--order", type=int, default=1, show_default=True, help="Lags.")
@@ -74,6 +76,8 @@ def simulate(
     panel, truth = simulate_panel(
         clients, dim, order, rows, rank, nonzeros_per_row=nonzeros, stability=stability, random_state=seed
     )
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise OptionError(f"{folder} is a file: give a folder")
     target = Path(folder) / "truth.npz"
     if target.exists() and not overwrite:
         raise OptionError(f"{target} is there already; pass --overwrite to replace files")
@@ -116,16 +120,17 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 # -- fit -----------------------------------------------------------------------------------------------------
 
 
-@cli.command()
-@click.argument("data", type=click.Path())
+@cli.command(short_help="Fit a model to a panel.")
+@click.argument("data", type=GivenPath())
 @click.option("--order", type=int, default=_DEFAULTS["order"], show_default=True, help="Lags.")
 @click.option("--rank", type=int, default=_DEFAULTS["rank"], show_default=True, help="Rank of the shared part.")
 @click.option(
-    "--out", required=True, type=click.Path(), metavar="MODEL", help="The model file; replaced if it is there."
+    "--out", required=True, type=GivenPath(), metavar="MODEL", help="The model file; replaced if it is there."
 )
 @click.option(
     "--l1-penalty",
     type=NumberOr("rate"),
+    metavar="[rate|X]",
     default="rate",
     show_default=True,
     help="Penalty of the sparse parts; rate: 2 sqrt(log(pd)/T_k).",
@@ -141,11 +146,14 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 @click.option(
     "--rounds",
     type=NumberOr("auto", int),
+    metavar="[auto|N]",
     default="auto",
     show_default=True,
     help="Rounds of the shared fit; auto: ceil(10 log T).",
 )
-@click.option("--step", type=NumberOr("auto"), default="auto", show_default=True, help="Step of the rounds.")
+@click.option(
+    "--step", type=NumberOr("auto"), metavar="[auto|X]", default="auto", show_default=True, help="Step of the rounds."
+)
 @click.option(
     "--local-iter",
     type=int,
@@ -159,7 +167,12 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 @click.option("--no-scale", is_flag=True, help="Do not divide by each variable's standard deviation.")
 @click.option("--epsilon", type=float, help="Private fit: epsilon of each round; goes with --delta.")
 @click.option("--delta", type=float, help="Private fit: delta of each round.")
-@click.option("--kappa", type=NumberOr("data"), help="Private fit: assumed sensitivity of a message.  [default: data]")
+@click.option(
+    "--kappa",
+    type=NumberOr("data"),
+    metavar="[data|X]",
+    help="Private fit: assumed sensitivity of a message.  [default: data]",
+)
 @click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
@@ -226,17 +239,19 @@ def _privacy_line(model: FedVAR, path: str) -> str:
     if report is None or report.reproducible:
         return "NOT PRIVATE, the noise came from a known seed"
     worst = max((one.total_epsilon for one in report.clients.values()), default=0.0)
-    return f"all rounds together epsilon {worst:.4g}, if kappa holds (fedvar-fast report {path} --privacy)"
+    bare = any(one.without_noise for one in report.clients.values())
+    limits = "if kappa holds" + (", not counting what left without noise" if bare else "")
+    return f"epsilon {worst:.4g} in all, {limits}; read fedvar-fast report {path} --privacy"
 
 
 # -- forecast ------------------------------------------------------------------------------------------------
 
 
-@cli.command()
-@click.argument("path", metavar="MODEL", type=click.Path())
+@cli.command(short_help="Forecast from a model.")
+@click.argument("path", metavar="MODEL", type=GivenPath())
 @click.option("--steps", type=int, default=1, show_default=True, help="How many steps ahead.")
 @click.option("--level", type=float, multiple=True, metavar="PERCENT", help="Intervals (90); repeatable.")
-@click.option("--out", type=click.Path(), metavar="FILE.csv", help="Write the CSV there instead.")
+@click.option("--out", type=GivenPath(), metavar="FILE.csv", help="Write the CSV there instead.")
 @click.option("--json", "as_json", is_flag=True, help="Records in one JSON object instead of CSV.")
 def forecast(path: str, steps: int, level: tuple[float, ...], out: str | None, as_json: bool) -> None:
     """Forecast every client of MODEL from its last row, in the units and times of the data, as CSV."""
@@ -266,8 +281,8 @@ def _cell(value: Any) -> Any:
 # -- report --------------------------------------------------------------------------------------------------
 
 
-@cli.command()
-@click.argument("path", metavar="MODEL", type=click.Path())
+@cli.command(short_help="What a model is and promises.")
+@click.argument("path", metavar="MODEL", type=GivenPath())
 @click.option("--privacy", "privacy_only", is_flag=True, help="Only the privacy report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def report(path: str, privacy_only: bool, as_json: bool) -> None:
@@ -281,7 +296,8 @@ def report(path: str, privacy_only: bool, as_json: bool) -> None:
     if not privacy_only:
         click.echo(model.summary())
         options = {name: _option(value) for name, value in model.get_params(deep=False).items()}
-        click.echo("\nOptions: " + ", ".join(f"{name}={value}" for name, value in options.items()) + "\n")
+        listed = ", ".join(f"{name}={value}" for name, value in options.items())
+        click.echo("\n" + textwrap.fill(f"Options: {listed}", 100, subsequent_indent="  ") + "\n")
     found = model.privacy_report_
     click.echo("Not private: this fit was made without noise." if found is None else found.text())
 
@@ -326,8 +342,8 @@ def _described(model: Any) -> dict[str, Any]:
 # -- demo ----------------------------------------------------------------------------------------------------
 
 
-@cli.command()
-@click.option("--dir", "folder", type=click.Path(), help="Write the files there, and keep them.")
+@cli.command(short_help="See it all on made-up data.")
+@click.option("--dir", "folder", type=GivenPath(), help="Write the files there, and keep them.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Another seed makes another panel.")
 @click.option("--keep", is_flag=True, help="Keep the files without --dir, too.")
 def demo(folder: str | None, seed: int, keep: bool) -> None:

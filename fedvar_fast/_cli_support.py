@@ -24,6 +24,7 @@ from fedvar_fast.exceptions import DataError, DataTypeError, ModelFileError, Opt
 
 __all__ = [
     "Commands",
+    "GivenPath",
     "NumberOr",
     "csv_text",
     "echo_json",
@@ -37,7 +38,14 @@ _USER_ERRORS = (DataError, DataTypeError, ModelFileError, OptionError, OptionTyp
 _PACKAGE_WARNINGS = tuple(kind for name in exceptions.__all__ if issubclass(kind := getattr(exceptions, name), Warning))
 _DATA_ENDINGS = (".csv", ".csv.gz", ".parquet")
 #: Options whose flag is not called like the Python option.
-_FLAGS = {"n_rounds": "rounds", "n_clients": "clients", "n_rows": "rows", "nonzeros_per_row": "nonzeros"}
+_FLAGS = {
+    "n_rounds": "rounds",
+    "n_clients": "clients",
+    "n_rows": "rows",
+    "nonzeros_per_row": "nonzeros",
+    "n_jobs": "jobs",
+    "random_state": "seed",
+}
 _SAME_NAME = (
     "order", "rank", "dim", "stability", "l1_penalty", "shared_solver", "ridge", "step", "local_iter",
     "local_tol", "clip", "epsilon", "delta", "kappa", "missing", "freq", "time", "client", "overwrite", "steps",
@@ -71,6 +79,16 @@ class Commands(click.Group):
             ctx.exit(130)
         except _USER_ERRORS as error:
             raise Failure(_message(error)) from error
+
+
+class GivenPath(click.Path):
+    """A path that is not empty: an empty one, of a shell variable not set, would mean the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as it is."""
+        if not str(value).strip():
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class NumberOr(click.ParamType):
@@ -133,7 +151,8 @@ def _in_flags(text: str) -> str:
         name = _FLAGS.get(found[1], found[1])
         return f"--{name.replace('_', '-')}{found[2]}"
 
-    return _OPTION.sub(flag, text).replace("--overwrite=True", "--overwrite")
+    flags = _OPTION.sub(flag, text).replace("--overwrite=True", "--overwrite")
+    return re.sub(r'(--[\w-]+)="(\w+)"', r"\1 \2", flags)
 
 
 def plain(value: Any) -> Any:

@@ -118,9 +118,7 @@ def test_the_engine_makes_the_papers_rounds(moments):
     np.testing.assert_allclose(fit.history["loss"][:25], np.array(losses) + energy, rtol=1e-11)
     pooled = sum(w * one.loss(want) for w, one in zip(weights_of(moments), moments.values(), strict=True))
     assert fit.history["loss"][-1] == pytest.approx(pooled, rel=1e-10)
-    gradient = sum(
-        w * 2 / t * (want @ s - c) for w, (s, c, t) in zip(weights_of(moments), sums(moments), strict=True)
-    )
+    gradient = sum(w * 2 / t * (want @ s - c) for w, (s, c, t) in zip(weights_of(moments), sums(moments), strict=True))
     assert fit.gradient_norm == pytest.approx(np.linalg.norm(project_dense(want, gradient, RANK)), abs=1e-9)
     for name, one in moments.items():
         assert fit.curvatures[name] == pytest.approx(2 * np.linalg.norm(one.xx, 2) / one.n_rows, rel=1e-12)

@@ -56,7 +56,9 @@ def golden(golden_dir):
 
 @pytest.fixture(scope="module")
 def lakes(data_dir, golden):
-    return fv.Panel.from_frames({name: pd.read_csv(data_dir / "great_lakes" / f"{name}.csv") for name in golden[0]["clients"]})
+    return fv.Panel.from_frames(
+        {name: pd.read_csv(data_dir / "great_lakes" / f"{name}.csv") for name in golden[0]["clients"]}
+    )
 
 
 def golden_model(setting, **changes):
@@ -367,7 +369,16 @@ def test_bad_options(series, bad):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"privacy": 1.0}, {"center": "yes"}, {"scale": 1}, {"verbose": 2}, {"random_state": -1}, {"random_state": "a"}]
+    "bad", [{"step": np.ones(2)}, {"rank": np.array([1])}, {"n_rounds": np.array([1, 2])}, {"init": [["a"]]}]
+)
+def test_arrays_and_text_where_numbers_belong(series, bad):
+    with pytest.raises((OptionError, OptionTypeError), match=next(iter(bad))):
+        FedVAR(**({"order": 2, "rank": 1} | bad)).fit(series)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"privacy": 1.0}, {"center": "yes"}, {"scale": 1}, {"verbose": 2}, {"random_state": -1}, {"random_state": "a"}],
 )
 def test_options_of_a_wrong_type(series, bad):
     with pytest.raises(OptionTypeError, match=next(iter(bad))):

@@ -93,7 +93,7 @@ def test_update_with_dates_must_continue(series):
     model = new_model(rank=1).fit({"west": frame(y[:60], 0)})
     before = model.forecast(2)
     for start in (59, 61):
-        with pytest.raises(DataError, match="'west'.*continue"):
+        with pytest.raises(DataError, match=r"'west'.*continue"):
             model.update({"west": frame(y[60:], start)})
     with pytest.raises(DataError, match="columns"):
         model.update({"west": frame(y[60:], 60).rename(columns={"a": "z"})})
@@ -170,7 +170,7 @@ def test_missing_rows_use_only_real_lag_pairs(series):
     assert np.isfinite(model.A0_).all() and len(model.forecast(1)) == 3
     holed["east"][-1, 1] = np.nan
     model = new_model().fit(fv.Panel.from_arrays(holed, missing="drop"))
-    with pytest.raises(DataError, match="'east'.*'y2'"):
+    with pytest.raises(DataError, match=r"'east'.*'y2'"):
         model.forecast(1)
 
 
@@ -313,6 +313,18 @@ def test_truncated_and_corrupted_files(tmp_path, model):
         except ModelFileError:
             continue
         pd.testing.assert_frame_equal(loaded.forecast(2), want)  # a bit that means nothing, such as a date
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"), [(6, 255), (8, 1), (10, 99)], ids=["version needed", "encrypted", "compression method"]
+)
+def test_a_damaged_directory_entry(tmp_path, model, offset, value):
+    model.save(tmp_path / "model")
+    content = bytearray((tmp_path / "model").read_bytes())
+    content[content.index(b"PK\x01\x02") + offset] = value  # the first entry of the zip's central directory
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(ModelFileError):
+        fv.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("half way")])

@@ -136,12 +136,12 @@ def test_singular_values_in_any_layout_are_taken_too():
     rng = np.random.default_rng(4)
     u, s, v = point(rng, 5, 10, 2)
     xx, yx = gram(rng, 30, 10), rng.standard_normal((5, 10))
-    for given in (np.repeat(s, 2)[::2], s.astype(np.float32)):
-        want = reference.gradient_pair(u, given.astype(float), v, xx, yx, 30)
-        close(door.gradient_pair(u, given, v, xx, yx, 30), want)
+    for values in (np.repeat(s, 2)[::2], s.astype(np.float32)):
+        want = reference.gradient_pair(u, values.astype(float), v, xx, yx, 30)
+        close(door.gradient_pair(u, values, v, xx, yx, 30), want)
         row_part, column_part = want[:2]
-        got = door.retract(u, given, v, row_part, column_part, 0.1)
-        np.testing.assert_allclose(got[1], reference.retract(u, given, v, row_part, column_part, 0.1)[1], atol=1e-10)
+        got = door.retract(u, values, v, row_part, column_part, 0.1)
+        np.testing.assert_allclose(got[1], reference.retract(u, values, v, row_part, column_part, 0.1)[1], atol=1e-10)
 
 
 # -- soft threshold, FISTA -----------------------------------------------------------------------------------------
@@ -268,13 +268,13 @@ def test_thin_qr_refuses_a_wide_matrix():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
 def test_factorisations_take_any_layout_and_dtype(layout, dtype):
     a = (5 * np.random.default_rng(8).standard_normal((9, 4))).astype(dtype)
-    given = orders(a)[layout]
+    laid_out = orders(a)[layout]
     exact = a.astype(np.float64)
-    assert_svd(exact, *door.thin_svd(given))
-    q, r = door.thin_qr(given)
+    assert_svd(exact, *door.thin_svd(laid_out))
+    q, r = door.thin_qr(laid_out)
     np.testing.assert_allclose(q @ r, exact, atol=1e-12)
-    assert_svd(exact, *door.randomized_svd(given, orders(np.eye(4))[layout]))
-    np.testing.assert_array_equal(given, a)
+    assert_svd(exact, *door.randomized_svd(laid_out, orders(np.eye(4))[layout]))
+    np.testing.assert_array_equal(laid_out, a)
 
 
 @quick

@@ -64,7 +64,9 @@ def test_retraction_is_the_truncated_svd(dim, width, data, seed):
     tangent = point.project(gradient)
     moved = point.dense() - 0.2 * point.embed(tangent)
     got = point.retract(tangent, 0.2)
-    assert np.linalg.norm(moved - got.dense()) == pytest.approx(np.linalg.norm(moved - truncate(moved, rank)), abs=1e-10)
+    assert np.linalg.norm(moved - got.dense()) == pytest.approx(
+        np.linalg.norm(moved - truncate(moved, rank)), abs=1e-10
+    )
     np.testing.assert_allclose(got.u.T @ got.u, np.eye(rank), atol=1e-12)
     np.testing.assert_allclose(got.v.T @ got.v, np.eye(rank), atol=1e-12)
     assert np.all(np.diff(got.s) <= 1e-14)
@@ -154,8 +156,8 @@ def test_randomized_svd_is_exact_at_low_rank_and_repeatable():
 
 def test_randomized_svd_takes_other_arrays():
     a = np.arange(12).reshape(3, 4)
-    for given in (a, a.tolist(), np.asfortranarray(a), a.astype(np.float32)):
-        u, s, vt = randomized_svd(given, 3)
+    for same in (a, a.tolist(), np.asfortranarray(a), a.astype(np.float32)):
+        u, s, vt = randomized_svd(same, 3)
         np.testing.assert_allclose((u * s) @ vt, a, atol=1e-12)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -98,7 +100,7 @@ def test_chunks_of_one_size(size, order, share, seed):
 def test_uneven_and_empty_chunks(cuts, seed):
     y = np.random.default_rng(seed).standard_normal((50, 2))
     edges = [0, *sorted(cuts), 50]
-    chunks = [y[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    chunks = [y[a:b] for a, b in pairwise(edges)]
     same(lagged_moments(chunks, 3), dense_moments(y, 3))
     same(lagged_moments(iter(chunks), 3), dense_moments(y, 3))
 
@@ -217,6 +219,7 @@ def test_operator_norm_where_lanczos_starts_badly():
 # -- memory, kinds of input ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(os.environ.get("FEDVAR_FAST_KERNELS") == "reference", reason="the NumPy twin makes the matrix")
 def test_no_design_matrix_is_made():
     y = np.random.default_rng(10).standard_normal((100_000, 20))
     y[5000, 3] = np.nan
@@ -240,13 +243,13 @@ def test_memory_map(tmp_path):
 def test_other_arrays(kind):
     y = (4 * np.random.default_rng(12).standard_normal((40, 3))).astype(np.float32).astype(np.float64)
     y = y.round() if kind == "int" else (y > 0).astype(float) if kind == "bool" else y
-    given = {
+    laid_out = {
         "F": np.asfortranarray(y), "float32": y.astype(np.float32), "int": y.astype(np.int16), "bool": y > 0,
         "read-only": y.copy(), "strided": np.repeat(y, 2, axis=0)[::2], "pandas": pd.DataFrame(y),
     }[kind]  # fmt: skip
     if kind == "read-only":
-        given.flags.writeable = False
-    same(lagged_moments(given, 2), dense_moments(y, 2))
+        laid_out.flags.writeable = False
+    same(lagged_moments(laid_out, 2), dense_moments(y, 2))
 
 
 # -- errors --------------------------------------------------------------------------------------------------------

@@ -105,7 +105,9 @@ def test_singular_moments():
         response, x = design(z, 3)
         moments = lagged_moments(z, 3)
         penalty = 0.2 * largest_penalty(moments)
-        got = lasso_objective(response, x, lasso_on_moments(moments, penalty, tol=1e-10, max_iter=100_000).coef, penalty)
+        got = lasso_objective(
+            response, x, lasso_on_moments(moments, penalty, tol=1e-10, max_iter=100_000).coef, penalty
+        )
         want = lasso_objective(response, x, lasso_rows(response, x, penalty), penalty)
         np.testing.assert_allclose(got, want, rtol=1e-8)
 
@@ -176,9 +178,12 @@ def test_threads_change_nothing():
 
 @pytest.mark.parametrize(
     "options",
-    [{"l1_penalty": -1.0}, {"l1_penalty": np.nan}, {"l1_penalty": np.inf}, {"tol": -1.0}, {"tol": np.nan}]
-    + [{"max_iter": -1}, {"max_iter": 2.0}, {"max_iter": True}, {"solver": "cd"}, {"start": np.zeros((2, 2))}]
-    + [{"n_jobs": 0}],
+    [
+        *({"l1_penalty": value} for value in (-1.0, np.nan, np.inf)),
+        *({"tol": value} for value in (-1.0, np.nan)),
+        *({"max_iter": value} for value in (-1, 2.0, True)),
+        *({"solver": "cd"}, {"start": np.zeros((2, 2))}, {"n_jobs": 0}),
+    ],
 )
 def test_bad_lasso_options(options):
     _, _, _, moments = problem(11)
@@ -284,7 +289,9 @@ def test_exact_with_fewer_rows_than_lags():
     y, x = design(z, 4)
     xx, yx = means(lagged_moments(z, 4))
     for rank in (1, 3, 5):
-        np.testing.assert_allclose(exact_reduced_rank(xx, yx, rank).dense(), ridge_reduced_rank(y, x, rank, 0), atol=1e-6)
+        np.testing.assert_allclose(
+            exact_reduced_rank(xx, yx, rank).dense(), ridge_reduced_rank(y, x, rank, 0), atol=1e-6
+        )
 
 
 def test_exact_at_the_edges():

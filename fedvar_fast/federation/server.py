@@ -52,6 +52,6 @@ def aggregate_round(
 ) -> tuple[LowRankState, float | None]:
     """The next iterate, and the pooled loss at the old one where the clients sent theirs."""
     gradient = component.aggregate([message.pair for message in messages], weights)
-    losses = [message.loss for message in messages]
-    loss = None if None in losses else float(sum(w * one for w, one in zip(weights, losses, strict=True) if one is not None))
+    losses = [message.loss for message in messages if message.loss is not None]
+    loss = float(weights @ np.array(losses)) if len(losses) == len(messages) else None
     return component.advance(state, gradient), loss
