@@ -314,7 +314,7 @@ def _described(model: Any) -> dict[str, Any]:
     found = model.privacy_report_
     clients = {
         name: {
-            "rows": model._states[name].n_rows,
+            "rows": model.n_rows_[name],
             "l1_penalty": model.l1_penalty_[name],
             "delta_norm": np.linalg.norm(model.deltas_[name]),
             "nonzeros": np.count_nonzero(model.deltas_[name]),

@@ -23,7 +23,7 @@ def iterate(coef: FloatArray, recent: FloatArray, steps: int, constant: AnyArray
         The last ``p`` rows, oldest first.
     steps : int
     constant : ndarray of bool, shape (d,), optional
-        Variables that never change: their forecast is zero, their centre.
+        Variables that never change: their forecast is their last value.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def iterate(coef: FloatArray, recent: FloatArray, steps: int, constant: AnyArray
         now = order + h
         path[now] = coef @ path[now - order : now][::-1].ravel()
         if constant is not None:
-            path[now, constant] = 0.0
+            path[now, constant] = recent[-1, constant]
     return path[order:]
 
 
@@ -85,7 +85,7 @@ def spectral_radius(coef: FloatArray) -> float:
 
 def _arnoldi_radius(coef: FloatArray) -> float | None:
     """The same by implicitly restarted Arnoldi from a fixed start; None where that does not converge."""
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
     dim, width = coef.shape
 
@@ -97,6 +97,7 @@ def _arnoldi_radius(coef: FloatArray) -> float | None:
     start = np.random.default_rng(0).standard_normal(width)
     try:
         values = eigs(operator, k=4, which="LM", v0=start, tol=1e-10, ncv=32, return_eigenvectors=False)
-    except ArpackNoConvergence:
+    except ArpackError:
+        # No convergence, or a zero matrix, whose Krylov space is empty.
         return None
     return float(np.max(np.abs(values)))

@@ -99,9 +99,7 @@ class FixedRank:
 
     def retract(self, tangent: TangentVector, step: float) -> FixedRank:
         """``SVD_r(A - step Z)``, exactly, from thin factors."""
-        return FixedRank(
-            *kernels.retract(self.u, self.s, self.v, tangent.row_part, tangent.column_part, step)
-        )
+        return FixedRank(*kernels.retract(self.u, self.s, self.v, tangent.row_part, tangent.column_part, step))
 
     def sign_fixed(self) -> FixedRank:
         """The same matrix with signs chosen so that the largest entry of each left vector is positive."""

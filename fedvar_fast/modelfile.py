@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ __all__ = ["FORMAT_VERSION", "read_model", "write_model"]
 FORMAT_VERSION = 1
 
 _MAGIC = "fedvar_fast model"
+
+#: What NumPy, zipfile and json raise on bytes that are not what they should be.
+_DAMAGE = (
+    ValueError, TypeError, KeyError, AttributeError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
 
 
 def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
@@ -65,7 +72,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
         header = json.loads(arrays.pop("header").tobytes().decode())
     except OSError as error:
         raise ModelFileError(f"cannot read the model file {name}: {error.strerror or error}") from error
-    except (ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise ModelFileError(f"{name} is no model file, or a damaged one: fit and save the model again") from error
     if not isinstance(header, dict) or header.get("magic") != _MAGIC:
         raise ModelFileError(f"{name} is no model file of fedvar_fast")

@@ -308,7 +308,8 @@ def _tail(rows: FloatArray, order: int) -> FloatArray:
 
 def _moments_of(rows: FloatArray, order: int, center: FloatArray, n_jobs: int | None) -> LaggedMoments:
     # One number a row tells whether anything in it is missing, without a mask of the data's size.
-    finite = np.isfinite(rows @ np.ones(rows.shape[1]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = np.isfinite(rows @ np.ones(rows.shape[1]))
     if not finite.all():
         # A sum can overflow although every value is finite; only these rows are looked at again.
         doubtful = np.flatnonzero(~finite)
@@ -332,9 +333,7 @@ def _moments_of(rows: FloatArray, order: int, center: FloatArray, n_jobs: int | 
     return LaggedMoments(xx, yx, yy, x_sum, y_sum, n_rows, order, np.array(center), _tail(rows, order))
 
 
-def _design(
-    rows: FloatArray, responses: AnyArray, order: int, center: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _design(rows: FloatArray, responses: AnyArray, order: int, center: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Design matrix and responses of a few rows, missing values read as zero after centring, as the kernel does."""
     lagged = [np.nan_to_num(rows[responses - lag] - center, nan=0.0) for lag in range(order + 1)]
     return np.hstack(lagged[1:]), lagged[0]

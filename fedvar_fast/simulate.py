@@ -216,10 +216,7 @@ innovation_cov, burn_in, clients, random_state
     factor = _common_factor([shared + delta for delta in deltas.values()], stability, stability_measure)
     truth = _truth(shared, deltas, cov, factor, seed)
     root = None if innovation_cov is None else np.asarray(np.linalg.cholesky(cov), dtype=np.float64)
-    arrays = {
-        k: _series(truth.coef[k], root, lengths[k], order, burn_in, _stream(seed, _INNOVATION, k))
-        for k in names
-    }
+    arrays = {k: _series(truth.coef[k], root, lengths[k], order, burn_in, _stream(seed, _INNOVATION, k)) for k in names}
     return arrays, truth
 
 
@@ -230,9 +227,7 @@ def _low_rank(rng: np.random.Generator, dim: int, order: int, rank: int) -> Floa
     return (u[:, :rank] * s[:rank]) @ vt[:rank]
 
 
-def _deviation(
-    rng: np.random.Generator, dim: int, order: int, nonzeros_per_row: int | None, size: float
-) -> FloatArray:
+def _deviation(rng: np.random.Generator, dim: int, order: int, nonzeros_per_row: int | None, size: float) -> FloatArray:
     """Gaussian (d, pd) matrix of Frobenius norm ``size``, dense or with so many nonzeros in each row."""
     delta = rng.standard_normal((dim, dim * order))
     if nonzeros_per_row is not None:
@@ -364,15 +359,11 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
-def _check_structure(
-    dim: int, order: int, rank: int, nonzeros_per_row: int | None, deviation_ratio: float
-) -> None:
+def _check_structure(dim: int, order: int, rank: int, nonzeros_per_row: int | None, deviation_ratio: float) -> None:
     if rank > dim:
         raise OptionError(f"rank must be at most {dim}, the number of variables, got {rank}.")
     if nonzeros_per_row is not None and _whole("nonzeros_per_row", nonzeros_per_row, 1) > dim * order:
-        raise OptionError(
-            f"nonzeros_per_row must be at most {dim * order} (dim * order), got {nonzeros_per_row}."
-        )
+        raise OptionError(f"nonzeros_per_row must be at most {dim * order} (dim * order), got {nonzeros_per_row}.")
     if not 0.0 <= _number("deviation_ratio", deviation_ratio) < np.inf:
         raise OptionError(f"deviation_ratio must be finite and not negative, got {deviation_ratio}.")
     if rank == 0 and deviation_ratio == 0.0:
@@ -397,9 +388,7 @@ def _names(option: str, names: Sequence[str], count: int) -> list[str]:
 def _lengths(n_rows: int | Sequence[int] | Mapping[str, int], names: list[str], least: int) -> dict[str, int]:
     if isinstance(n_rows, Mapping):
         if set(n_rows) != set(names):
-            raise OptionError(
-                f"n_rows must name each client once: {', '.join(names)}; got {', '.join(n_rows)}."
-            )
+            raise OptionError(f"n_rows must name each client once: {', '.join(names)}; got {', '.join(n_rows)}.")
         lengths = dict(n_rows)
     elif isinstance(n_rows, Integral):
         lengths = dict.fromkeys(names, int(n_rows))
@@ -407,9 +396,7 @@ def _lengths(n_rows: int | Sequence[int] | Mapping[str, int], names: list[str], 
         raise OptionTypeError(f"n_rows must be a whole number, a list of them, or a mapping, got {n_rows!r}.")
     else:
         if len(n_rows) != len(names):
-            raise OptionError(
-                f"n_rows has {len(n_rows)} entries for {len(names)} clients: give one number for each."
-            )
+            raise OptionError(f"n_rows has {len(n_rows)} entries for {len(names)} clients: give one number for each.")
         lengths = dict(zip(names, n_rows, strict=True))
     return {name: _whole(f"n_rows of {name}", lengths[name], least) for name in names}
 

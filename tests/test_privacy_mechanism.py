@@ -212,9 +212,7 @@ def test_ledger_sums_by_client():
 def test_a_release_that_does_not_depend_on_the_data_costs_nothing():
     ledger = Ledger()
     assert ledger.record("a", "number of rows", n_numbers=1, sensitivity=0.0, sigma=0.0).mu == 0.0
-    assert (
-        ledger.record("a", "noise of unknown worth", n_numbers=1, sensitivity=None, sigma=1.0).mu == math.inf
-    )
+    assert ledger.record("a", "noise of unknown worth", n_numbers=1, sensitivity=None, sigma=1.0).mu == math.inf
 
 
 def test_ledger_survives_json():

@@ -30,9 +30,7 @@ def _radius(coef):
     return np.abs(np.linalg.eigvals(_companion(coef))).max()
 
 
-@pytest.mark.parametrize(
-    ("T", "d", "p"), [(40, 3, 1), (40, 3, 4), (5, 1, 1), (3, 1, 2), (1, 4, 2), (0, 2, 2)]
-)
+@pytest.mark.parametrize(("T", "d", "p"), [(40, 3, 1), (40, 3, 4), (5, 1, 1), (3, 1, 2), (1, 4, 2), (0, 2, 2)])
 @pytest.mark.parametrize("layout", ["C", "F", "readonly"])
 def test_kernel_equals_its_twin(T, d, p, layout):
     rng = np.random.default_rng(T * 100 + d * 10 + p)
@@ -80,9 +78,7 @@ def test_kernel_works_where_no_cache_can_be_written(tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
     environment |= {"XDG_CACHE_HOME": blocked, "HOME": blocked, "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= {"LOCALAPPDATA": blocked, "PYTHONPATH": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT)
     assert run.stdout.strip() == "[1.0, 2.0, 3.0]", run.stderr
 
 
@@ -218,9 +214,7 @@ def test_another_client_changes_the_others_only_through_the_common_factor():
     np.testing.assert_allclose(after.A0, ratio * before.A0, rtol=1e-13)
     for client in few:
         np.testing.assert_allclose(after.deltas[client], ratio * before.deltas[client], rtol=1e-13)
-        innovations = [
-            y[1:] - y[:-1] @ t.coef[client].T for y, t in ((few[client], before), (many[client], after))
-        ]
+        innovations = [y[1:] - y[:-1] @ t.coef[client].T for y, t in ((few[client], before), (many[client], after))]
         np.testing.assert_allclose(*innovations, atol=1e-12)
 
 

@@ -30,7 +30,7 @@ from fedvar_fast.panel import ClientSeries, Panel, as_panel, build_frame
 from fedvar_fast.scaling import Scaling
 from fedvar_fast.timeaxis import TimeAxis
 
-__all__ = ["PanelVAR", "is_number"]
+__all__ = ["PanelVAR", "is_number", "stack_labels"]
 
 #: Rows that are winsorised at a time, so that no second copy of a long series is made.
 _CLIP_ROWS = 65_536
@@ -131,10 +131,15 @@ class PanelVAR(BaseEstimator):
         self.columns_ = tuple(columns)
         self.client_label_, self.time_label_, self.frame_kind_ = client_label, time_label, frame_kind
 
-    def _take(self, states: dict[str, ClientState], fitted: dict[str, Any]) -> None:
+    def _take(self, states: dict[str, ClientState], fitted: dict[str, Any], unchanged: Sequence[str] = ()) -> None:
+        """Become the fitted model; of the clients named `unchanged`, what was computed already stays."""
         self._states = states
-        self._lazy: dict[str, dict[str, Any]] = {}
+        known = self._lazy if unchanged else {}
+        self._lazy: dict[str, dict[str, Any]] = {
+            what: {name: values[name] for name in unchanged if name in values} for what, values in known.items()
+        }
         self.clients_ = tuple(states)
+        self.n_rows_ = {name: state.n_rows for name, state in states.items()}
         self.center_ = {name: state.scaling.center for name, state in states.items()}
         self.scale_ = {name: state.scaling.scale for name, state in states.items()}
         for name, value in fitted.items():
@@ -161,8 +166,7 @@ class PanelVAR(BaseEstimator):
         DataError
             An unknown client, other columns, times that do not continue.
         """
-        self._check_fitted()
-        self._check_options()
+        self._check_refit()
         data = self._same_columns(new_rows)
         states = dict(self._states)
         for name, series in data.items():
@@ -202,6 +206,13 @@ class PanelVAR(BaseEstimator):
         if not hasattr(self, "coef_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
 
+    def _check_refit(self) -> None:
+        self._check_fitted()
+        self._check_options()
+        fitted = next(iter(self._states.values())).moments.order
+        if fitted != self.order:
+            raise OptionError(f"order={self.order!r}, but the model was fitted with order {fitted}: fit it again")
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")
 
@@ -209,9 +220,11 @@ class PanelVAR(BaseEstimator):
 
     def _cached(self, what: str, compute: Any) -> dict[str, Any]:
         self._check_fitted()
-        if what not in self._lazy:
-            self._lazy[what] = {name: compute(name) for name in self.clients_}
-        return self._lazy[what]
+        known = self._lazy.setdefault(what, {})
+        for name in self.clients_:
+            if name not in known:
+                known[name] = compute(name)
+        return {name: known[name] for name in self.clients_}
 
     @property
     def noise_cov_(self) -> dict[str, FloatArray]:
@@ -282,7 +295,7 @@ class PanelVAR(BaseEstimator):
         return state.scaling.inverse(scaled)
 
     def _warn_unstable(self) -> None:
-        explosive = [f"{name!r} ({radius:.3f})" for name, radius in self.spectral_radius_.items() if radius >= 1.0]
+        explosive = [f"{name!r} ({radius:.4g})" for name, radius in self.spectral_radius_.items() if radius >= 1.0]
         if explosive:
             warnings.warn(
                 f"the fitted model of client {', '.join(explosive)} has a spectral radius of 1 or more: its forecasts "
@@ -295,26 +308,30 @@ class PanelVAR(BaseEstimator):
         stacked = np.concatenate(list(values.values()))
         data: dict[str, Any] = {
             self.client_label_: [client for client, rows in values.items() for _ in range(len(rows))],
-            self.time_label_: [label for client in values for label in times[client]],
+            self.time_label_: stack_labels([times[client] for client in values]),
         }
         return build_frame(data | dict(zip(self.columns_, stacked.T, strict=True)), self.frame_kind_)
 
     def _interval_frame(self, means: dict[str, FloatArray], times: dict[str, Any], levels: list[float]) -> Any:
-        rows: dict[str, list[Any]] = {
-            name: [] for name in (self.client_label_, self.time_label_, "variable", "mean", "level", "lower", "upper")
-        }
+        entries: dict[str, list[Any]] = {name: [] for name in ("mean", "level", "lower", "upper")}
         for client, mean in means.items():
             state = self._states[client]
             variance = _forecast.forecast_variances(self.coef_[client], self.noise_cov_[client], len(mean))
             deviation = np.sqrt(variance) * np.where(state.scaling.constant, 0.0, state.scaling.scale)
-            for h, label in enumerate(times[client]):
-                for i, column in enumerate(self.columns_):
-                    for level in levels:
-                        width = float(ndtri(0.5 + level / 200.0)) * deviation[h, i]
-                        entries = (client, label, column, mean[h, i], level, mean[h, i] - width, mean[h, i] + width)
-                        for values, entry in zip(rows.values(), entries, strict=True):
-                            values.append(entry)
-        return build_frame(rows, self.frame_kind_)
+            widths = deviation[:, :, None] * ndtri(0.5 + np.array(levels) / 200.0)
+            for name, value in (
+                ("mean", mean[:, :, None]), ("level", np.array(levels)), ("lower", mean[:, :, None] - widths),
+                ("upper", mean[:, :, None] + widths),
+            ):  # fmt: skip
+                entries[name].append(np.broadcast_to(value, widths.shape).ravel())
+        n_columns, n_levels = len(self.columns_), len(levels)
+        steps = len(next(iter(means.values())))
+        data: dict[str, Any] = {
+            self.client_label_: [client for client in means for _ in range(steps * n_columns * n_levels)],
+            self.time_label_: stack_labels([times[client] for client in means], n_columns * n_levels),
+            "variable": [name for name in self.columns_ for _ in range(n_levels)] * (steps * len(means)),
+        }
+        return build_frame(data | {name: np.concatenate(values) for name, values in entries.items()}, self.frame_kind_)
 
     def predict(self, panel: Any) -> Any:
         """One-step predictions within a panel: each row from the ``order`` rows before it.
@@ -337,7 +354,7 @@ class PanelVAR(BaseEstimator):
                 raise DataError(f"client {name!r} is unknown; the model knows {', '.join(map(repr, self.clients_))}")
             scaling = self._states[name].scaling
             scaled = _forecast.one_step(self.coef_[name], scaling.transform(series.values))
-            scaled[:, scaling.constant] = 0.0
+            scaled[:, scaling.constant] = self._states[name].recent()[-1, scaling.constant]
             values[name] = scaling.inverse(scaled)
             times[name] = list(series.time.to_labels())[len(series) - len(scaled) :]
         return self._wide_frame(values, times)
@@ -431,6 +448,13 @@ class PanelVAR(BaseEstimator):
         model._take(states, fitted)
         model._lazy["noise_cov"] = noise
         return model
+
+
+def stack_labels(labels: Sequence[Any], repeats: int = 1) -> Any:
+    """The clients' times in one column, each `repeats` times; arrays of one dtype stay one."""
+    if all(isinstance(part, np.ndarray) for part in labels) and len({part.dtype for part in labels}) == 1:
+        return np.repeat(np.concatenate(labels), repeats)
+    return [label for part in labels for label in part for _ in range(repeats)]
 
 
 def is_number(value: object) -> bool:

@@ -145,9 +145,15 @@ class FedVAR(PanelVAR):
         _one_of("engine", self.engine, ("in-process",))
         if isinstance(self.init, str):
             _one_of("init", self.init, ("spectral",))
-        if self.n_rounds != "auto":
+        else:
+            _matrix("init", self.init)
+        if isinstance(self.n_rounds, str):
+            _one_of("n_rounds", self.n_rounds, ("auto",))
+        else:
             _whole("n_rounds", self.n_rounds, 1)
-        if self.step != "auto":
+        if isinstance(self.step, str):
+            _one_of("step", self.step, ("auto",))
+        else:
             _positive("step", self.step, strict=True)
         if isinstance(self.l1_penalty, str):
             _one_of("l1_penalty", self.l1_penalty, ("rate",))
@@ -165,9 +171,11 @@ class FedVAR(PanelVAR):
         if isinstance(self.l1_penalty, str):
             return 2.0 * math.sqrt(math.log(max(moments.yx.shape[1], 2)) / moments.n_rows)
         if isinstance(self.l1_penalty, Mapping):
-            if client not in self.l1_penalty:
+            # Clients' names are text, whatever the user's keys were.
+            given = {str(name): penalty for name, penalty in self.l1_penalty.items()}
+            if client not in given:
                 raise OptionError(f"l1_penalty names no penalty for client {client!r}")
-            return _positive(f"l1_penalty[{client!r}]", self.l1_penalty[client])
+            return _positive(f"l1_penalty[{client!r}]", given[client])
         return float(self.l1_penalty)
 
     # -- fitting ---------------------------------------------------------------------------------------------
@@ -176,9 +184,7 @@ class FedVAR(PanelVAR):
         moments = {name: state.standardized() for name, state in states.items()}
         dim, width = next(iter(moments.values())).yx.shape
         if self.rank > min(dim, width):
-            raise OptionError(
-                f"rank={self.rank} is above min(d, pd) = {min(dim, width)} for a {dim} x {width} matrix"
-            )
+            raise OptionError(f"rank={self.rank} is above min(d, pd) = {min(dim, width)} for a {dim} x {width} matrix")
         penalties = {name: self._penalty(name, one) for name, one in moments.items()}
         ledger = self._running_ledger(continuing)
         # One BLAS thread throughout: our loops share the cores, and no sum depends on how many there are.
@@ -265,8 +271,8 @@ class FedVAR(PanelVAR):
         DataError
             A name that is taken, other columns, data that cannot be used.
         """
-        self._check_fitted()
-        self._check_options()
+        self._check_refit()
+        name = str(name)
         if name in self._states:
             raise DataError(f"client {name!r} is in the model already: use update for new rows")
         panel = self._same_columns({name: series})
@@ -282,6 +288,7 @@ class FedVAR(PanelVAR):
                 "gap_": self.gap_ | {name: gap},
                 "l1_penalty_": self.l1_penalty_ | {name: penalty},
             },
+            unchanged=self.clients_,
         )
         return self
 
@@ -299,7 +306,7 @@ class FedVAR(PanelVAR):
         dim, width = self.A0_.shape
         lines = [
             f"FedVAR: {len(self.clients_)} client(s), {dim} variables, order {width // dim}, rank {self.rank_}",
-            f"Stage I: {self.shared_solver}, {self.n_rounds_} rounds"
+            ("Stage I: closed form" if self.step_ is None else f"Stage I: {self.n_rounds_} rounds")
             + ("" if self.step_ is None else f", step {self.step_:.4g}")
             + ("" if "loss" not in self.history_ else f", pooled loss {self.history_['loss'][-1]:.6g}"),
             f"||A_0||_F = {np.linalg.norm(self.A0_):.4g}",
@@ -311,7 +318,7 @@ class FedVAR(PanelVAR):
             lines.append(
                 f"{name:<20} {self._states[name].n_rows:>7} {self.l1_penalty_[name]:>9.4g} "
                 f"{np.linalg.norm(delta):>9.4g} {np.count_nonzero(delta):>8} {self.gap_[name]:>9.2g} "
-                f"{self.spectral_radius_[name]:>7.3f}"
+                f"{self.spectral_radius_[name]:>7.4g}"
             )
         return "\n".join(lines)
 
@@ -332,8 +339,17 @@ class FedVAR(PanelVAR):
 
 
 def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:  # type: ignore[operator]
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise OptionError(f"{name}={value!r} is no whole number of {least} or more")
+
+
+def _matrix(name: str, value: object) -> None:
+    try:
+        matrix = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name} is neither 'spectral' nor a matrix of numbers") from error
+    if matrix.ndim != 2:
+        raise OptionError(f"{name}={value!r} is neither 'spectral' nor a matrix (d, pd)")
 
 
 def _positive(name: str, value: object, strict: bool = False) -> float:

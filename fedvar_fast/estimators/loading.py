@@ -6,7 +6,7 @@ import inspect
 import os
 
 from fedvar_fast.estimators.base import PanelVAR
-from fedvar_fast.exceptions import DataError, ModelFileError
+from fedvar_fast.exceptions import ModelFileError
 from fedvar_fast.modelfile import read_model
 
 __all__ = ["load"]
@@ -27,11 +27,11 @@ def load(path: str | os.PathLike[str]) -> PanelVAR:
     known = set(inspect.signature(found).parameters)
     try:
         unknown = set(header["params"]) - known
-        if unknown:
-            raise ModelFileError(f"{os.fspath(path)!r} has options this version does not know: {sorted(unknown)}")
-        return found._restore(header, arrays)
-    except (KeyError, IndexError, TypeError, AttributeError, DataError) as error:
+        if not unknown:
+            return found._restore(header, arrays)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError(f"{os.fspath(path)!r} is damaged: {error!r} is missing or wrong in it") from error
+    raise ModelFileError(f"{os.fspath(path)!r} has options this version does not know: {sorted(unknown)}")
 
 
 def _subclasses(cls: type[PanelVAR]) -> list[type[PanelVAR]]:

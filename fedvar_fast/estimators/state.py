@@ -57,7 +57,8 @@ def moment_arrays(moments: LaggedMoments, everything: bool) -> list[tuple[str, A
 def moments_from(arrays: dict[str, AnyArray]) -> LaggedMoments:
     """What `moment_arrays` gave; without the sums they are empty matrices."""
     n_rows, order = (int(count) for count in arrays["counts"])
-    sums = {name: arrays.get(name, np.zeros((0, 0))) for name in _MOMENTS}
+    lean = "xx" not in arrays
+    sums = {name: np.zeros((0, 0)) if lean else arrays[name] for name in _MOMENTS}
     return LaggedMoments(**sums, n_rows=n_rows, order=order, center=arrays["center"], tail=arrays["tail"])
 
 

@@ -25,6 +25,10 @@ __all__ = ["SharedFit", "SharedOptions", "fit_shared"]
 Progress = Callable[[int, int], None]
 
 
+#: An iterate that has grown by more than this factor is no estimate of anything.
+_LARGEST_GROWTH = 1e6
+
+
 @dataclass(frozen=True)
 class SharedOptions:
     """What Stage I is asked to do; `None` means the paper's default.
@@ -218,6 +222,7 @@ def _rounds(
     planned = options.n_rounds
     if planned is None:
         planned = server.default_rounds(sum(summary.n_rows for summary in summaries))
+    length = float(np.linalg.norm(start.s))
     losses: list[float] = []
     changes: list[float] = []
     with kernels.one_blas_thread():
@@ -233,7 +238,12 @@ def _rounds(
                     sensitivity=level.kappa, sigma=level.sigma,
                 )  # fmt: skip
                 messages.append(client_side.pair_message(component, one, state, level.sigma, level.generator))
-            state, loss = server.aggregate_round(component, state, messages, weights)
+            try:
+                state, loss = server.aggregate_round(component, state, messages, weights)
+            except ArithmeticError as error:
+                raise _diverged(number, step) from error
+            if not float(np.linalg.norm(state.point.s)) <= _LARGEST_GROWTH * max(1.0, length):
+                raise _diverged(number, step)
             changes.append(state.change)
             if loss is not None:
                 losses.append(loss)
@@ -245,6 +255,13 @@ def _rounds(
             state.point, state.n_rounds, step, curvatures, ordered, weights, options, losses, changes,
             private=noise is not None,
         )  # fmt: skip
+
+
+def _diverged(number: int, step: float) -> OptionError:
+    return OptionError(
+        f"Stage I diverged in round {number}: step={step:.6g} is too large for these data (or the noise for the "
+        "signal); use step='auto', which is safe without noise, or a smaller number"
+    )
 
 
 def _finish(
@@ -268,5 +285,7 @@ def _finish(
     messages = [client_side.pair_message(component, one, state) for one in ordered]
     gradient = component.total_gradient(state, component.aggregate([m.pair for m in messages], weights))
     losses.append(float(sum(w * m.loss for w, m in zip(weights, messages, strict=True) if m.loss is not None)))
+    if options.step is not None and losses[-1] > losses[0]:
+        raise _diverged(n_rounds, options.step)
     history["loss"] = np.array(losses)
     return SharedFit(point, n_rounds, step, curvatures, history, gradient.norm())

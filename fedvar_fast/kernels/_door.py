@@ -45,9 +45,7 @@ def lagged_moments(
     partial = np.zeros((n_segments, dim, (order + 1) * dim))
     partial_sum = np.zeros((n_segments, dim))
     lags_apart = int(n_segments < 8 and n_segments < n_threads)
-    _moments.top_block_row(
-        y, _matrix(center), order, segment, block, lags_apart, n_threads, partial, partial_sum
-    )
+    _moments.top_block_row(y, _matrix(center), order, segment, block, lags_apart, n_threads, partial, partial_sum)
     top, total = partial.sum(axis=0), partial_sum.sum(axis=0)
     head, tail = y[:order] - center, y[len(y) - order :] - center
     head[np.isnan(head)] = 0.0
@@ -68,7 +66,17 @@ def gradient_pair(
     vxx, core, yxv = np.empty((rank, width)), np.empty((rank, rank)), np.empty((dim, rank))
     row_part, column_part = np.empty((rank, width)), np.empty((dim, rank))
     _gradient.gradient_pair(
-        _matrix(u), s, _matrix(v), _matrix(xx), _matrix(yx), float(n_rows), vxx, core, yxv, row_part, column_part
+        _matrix(u),
+        _matrix(s),
+        _matrix(v),
+        _matrix(xx),
+        _matrix(yx),
+        float(n_rows),
+        vxx,
+        core,
+        yxv,
+        row_part,
+        column_part,
     )
     return row_part, column_part, core, yxv
 
@@ -119,6 +127,9 @@ def thin_svd(a: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     small = min(n_rows, n_columns)
     u, s, vt = np.empty((n_rows, small)), np.empty(small), np.empty((small, n_columns))
     _lowrank.thin_svd(np.array(a, dtype=np.float64, order="C"), u, s, vt)
+    if not np.isfinite(s).all():
+        # LAPACK says so for NaN, but not for every infinity.
+        raise ArithmeticError("a singular value decomposition failed: the matrix holds NaN or infinity")
     return u, s, vt
 
 
@@ -128,7 +139,7 @@ def retract(
     """``SVD_r(U diag(s) V' - step (U R + B V'))`` from thin factors: U, s, V of the new point."""
     u_new, s_new, v_new = np.empty(u.shape), np.empty(s.shape), np.empty(v.shape)
     _lowrank.retract(
-        _matrix(u), s, _matrix(v), _matrix(row_part), _matrix(column_part), float(step), u_new, s_new, v_new
+        _matrix(u), _matrix(s), _matrix(v), _matrix(row_part), _matrix(column_part), float(step), u_new, s_new, v_new
     )
     return u_new, s_new, v_new
 

@@ -132,9 +132,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     # delta(epsilon) < Phi(mu/2 - epsilon/mu), so that the root lies below the epsilon where the right side is
     # delta.
     upper = strength * (strength / 2.0 - float(ndtri(target)))
-    if (
-        math.isinf(upper) or _log_delta(upper, strength) >= log_target
-    ):  # the bound is the answer, up to rounding
+    if math.isinf(upper) or _log_delta(upper, strength) >= log_target:  # the bound is the answer, up to rounding
         return upper
     return _root(lambda value: _log_delta(value, strength) - log_target, 0.0, upper)
 
@@ -287,9 +285,7 @@ def classical_sigma(epsilon: float, delta: float) -> float:
     """
     eps, target = _finite_epsilon(epsilon), _probability("delta", delta)
     if eps == 0.0:
-        raise OptionError(
-            "epsilon must be positive: epsilon = 0 would need infinite noise in the classical formula."
-        )
+        raise OptionError("epsilon must be positive: epsilon = 0 would need infinite noise in the classical formula.")
     return math.sqrt(2.0 * math.log(1.25 / target)) / eps
 
 
@@ -326,9 +322,7 @@ def _mills_drop(centre: float, half: float) -> float:
 
 def _root(function: Callable[[float], float], lower: float, upper: float) -> float:
     """Root of a monotone ``function`` on ``[lower, upper]`` to the last digits of a float."""
-    return float(
-        brentq(function, lower, upper, xtol=max(1e-16 * upper, math.ulp(0.0)), rtol=_RTOL, maxiter=1000)
-    )
+    return float(brentq(function, lower, upper, xtol=max(1e-16 * upper, math.ulp(0.0)), rtol=_RTOL, maxiter=1000))
 
 
 def _nonnegative(name: str, value: object) -> float:
@@ -354,9 +348,7 @@ def _probability(name: str, value: object) -> float:
 
 def _rounds(value: object) -> int:
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-        raise OptionTypeError(
-            f"n_rounds must be a whole number, got {value!r} of type {type(value).__name__}."
-        )
+        raise OptionTypeError(f"n_rounds must be a whole number, got {value!r} of type {type(value).__name__}.")
     if value < 1:
         raise OptionError(f"n_rounds must be at least 1, got {value}.")
     return int(value)

@@ -186,17 +186,14 @@ class Ledger:
 def _release(record: Mapping[str, Any], number: int) -> Release:
     missing = [name for name in (*_FIELDS, "mu") if name not in record]
     if missing:
-        raise DataError(
-            f"Record {number} of the ledger lacks {', '.join(missing)}: use the output of to_records()."
-        )
+        raise DataError(f"Record {number} of the ledger lacks {', '.join(missing)}: use the output of to_records().")
     try:
         release = Release(**{name: record[name] for name in _FIELDS})
     except (OptionError, OptionTypeError) as error:
         raise DataError(f"Record {number} of the ledger is damaged: {error}") from error
     if _json_number(release.mu) != record["mu"]:
         raise DataError(
-            f"Record {number} of the ledger is damaged: its mu is {record['mu']}, but its numbers give "
-            f"{release.mu}."
+            f"Record {number} of the ledger is damaged: its mu is {record['mu']}, but its numbers give {release.mu}."
         )
     return release
 

@@ -59,8 +59,7 @@ class Privacy:
         classical_sigma(self.epsilon, self.delta)  # raises unless epsilon > 0 is finite and 0 < delta < 1
         if not isinstance(self.calibration, str) or self.calibration != "paper":
             raise OptionError(
-                f"calibration={self.calibration!r} is unknown: "
-                'only "paper" (each round by itself) exists at present.'
+                f'calibration={self.calibration!r} is unknown: only "paper" (each round by itself) exists at present.'
             )
         _check_kappa(self.kappa)
         if not isinstance(self.reproducible, bool):
@@ -170,9 +169,7 @@ def noisy_pair(
     return R + noise_r, B + (noise_b - U @ (U.T @ noise_b))
 
 
-def noise_generator(
-    privacy: Privacy, random_state: int | None, client: str, index: int = 0
-) -> np.random.Generator:
+def noise_generator(privacy: Privacy, random_state: int | None, client: str, index: int = 0) -> np.random.Generator:
     """The generator for one release stream of one client.
 
     Parameters
@@ -205,8 +202,7 @@ def noise_generator(
         return np.random.default_rng(np.random.SeedSequence(secrets.randbits(256), pool_size=8))
     if isinstance(random_state, bool) or not isinstance(random_state, Integral):
         raise OptionTypeError(
-            "Privacy(reproducible=True) needs an integer random_state to draw its noise from, "
-            f"got {random_state!r}."
+            f"Privacy(reproducible=True) needs an integer random_state to draw its noise from, got {random_state!r}."
         )
     if random_state < 0 or index < 0:
         raise OptionError(f"random_state and index must not be negative, got {random_state} and {index}.")

@@ -94,9 +94,7 @@ class PrivacyReport:
         The figures by client, in the ledger's order.
     """
 
-    def __init__(
-        self, privacy: Privacy, ledger: Ledger, n_rounds: int, reproducible: bool | None = None
-    ) -> None:
+    def __init__(self, privacy: Privacy, ledger: Ledger, n_rounds: int, reproducible: bool | None = None) -> None:
         self.privacy = privacy
         self.ledger = Ledger(ledger.releases())
         self.n_rounds = int(n_rounds)
@@ -227,9 +225,7 @@ class PrivacyReport:
                 found.setdefault(what, []).append(figures.client)
         if not found:
             return "Nothing that depends on the data left a client without noise."
-        listed = "; ".join(
-            f"{what} ({_names(clients, len(self.clients))})" for what, clients in found.items()
-        )
+        listed = "; ".join(f"{what} ({_names(clients, len(self.clients))})" for what, clients in found.items())
         return (
             f"Left a client WITHOUT noise: {listed}. These releases are outside of the figures above: "
             "counting them, no finite epsilon holds for the clients that made them."

@@ -64,7 +64,8 @@ def lasso_on_moments(
     ----------
     moments : LaggedMoments
     l1_penalty : float
-        At least 0, in units of the gradient. In scikit-learn's scaling ``alpha = l1_penalty / 2``.
+        At least 0, in units of the gradient. In scikit-learn's scaling ``alpha = l1_penalty / 2``. At 0 (with a
+        tolerance) the minimum-norm least-squares solution is returned, in closed form.
     offset : ndarray, shape (d, pd), optional
         ``A0``; zero by default. In thin factors (`FixedRank`) it costs less.
     tol : float or None
@@ -99,6 +100,8 @@ def lasso_on_moments(
     first = np.zeros_like(linear) if start is None else np.asarray(start, dtype=np.float64)
     if first.shape != linear.shape:
         raise OptionError(f"start has shape {first.shape}, the coefficients have {linear.shape}")
+    if l1_penalty == 0 and tol is not None:
+        return _least_squares(moments, linear, energy)
     if step is None:
         norm = moments.operator_norm()
         step = moments.n_rows / (2.0 * norm) if norm > 0 else 0.0
@@ -117,6 +120,16 @@ def lasso_on_moments(
             stacklevel=2,
         )
     return LassoResult(coef, gap, row_gaps, n_iter)
+
+
+def _least_squares(moments: LaggedMoments, linear: FloatArray, energy: FloatArray) -> LassoResult:
+    """Without a penalty the dual bound says nothing, but the minimum-norm optimum has a closed form."""
+    values, vectors = np.linalg.eigh(moments.xx)
+    kept = values > len(values) * np.finfo(np.float64).eps * max(values[-1], 0.0)
+    basis = vectors[:, kept]
+    coef = (linear @ basis / values[kept]) @ basis.T
+    zeros = np.zeros(len(coef))
+    return LassoResult(coef, 0.0, zeros, np.zeros(len(coef), dtype=np.intc))
 
 
 def _check(moments: LaggedMoments, l1_penalty: float, tol: float | None, max_iter: int, solver: str) -> None:
