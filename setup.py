@@ -9,8 +9,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
-KERNELS = ["_threads", "_moments", "_gradient", "_fista", "_lowrank"]
-HEADERS = ["kernels/_blas.pxd"]
+KERNELS = ["_threads", "_moments", "_gradient", "_fista", "_coordinate", "_admm", "_lowrank"]
+HEADERS = ["kernels/_blas.pxd", "kernels/_lasso.pxd"]
 
 PROBE = """
 #include <omp.h>

@@ -1,7 +1,15 @@
 """Federated vector autoregression ``A_k = A_0 (shared, low rank) + Delta_k (own, sparse)``, private where asked."""
 
 from fedvar_fast import privacy
-from fedvar_fast.estimators import FedVAR, load
+from fedvar_fast.estimators import (
+    AutoregressionVAR,
+    FedVAR,
+    LassoVAR,
+    LeastSquaresVAR,
+    LocalVAR,
+    NuclearVAR,
+    load,
+)
 from fedvar_fast.lowrank import randomized_svd
 from fedvar_fast.moments import LaggedMoments, lagged_moments
 from fedvar_fast.panel import Panel, as_panel
@@ -13,8 +21,13 @@ from fedvar_fast.solvers.fista import lasso_on_moments
 __version__ = "0.1.0"
 
 __all__ = [
+    "AutoregressionVAR",
     "FedVAR",
     "LaggedMoments",
+    "LassoVAR",
+    "LeastSquaresVAR",
+    "LocalVAR",
+    "NuclearVAR",
     "Panel",
     "Privacy",
     "as_panel",

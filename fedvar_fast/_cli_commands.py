@@ -1,4 +1,4 @@
-"""The commands of `fedvar-fast`: simulate, fit, forecast, report, demo."""
+"""The commands of `fedvar-fast`: simulate, fit, forecast, report, demo; and those of `_cli_evaluate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import narwhals as nw
 import numpy as np
 
 import fedvar_fast
-from fedvar_fast import _cli_demo
+from fedvar_fast import _cli_demo, _cli_evaluate
 from fedvar_fast._atomic import atomic_write
 from fedvar_fast._cli_support import (
     Commands,
@@ -351,3 +351,9 @@ def demo(folder: str | None, seed: int, keep: bool) -> None:
     with _cli_demo.work_folder(folder, keep) as target, _no_leftovers(target):
         for line in _cli_demo.run(target, seed, kept=keep or folder is not None):
             click.echo(line)
+
+
+# -- rank, evaluate ------------------------------------------------------------------------------------------
+
+cli.add_command(_cli_evaluate.rank)
+cli.add_command(_cli_evaluate.evaluate)

@@ -11,10 +11,12 @@ __all__ = [
     "DataError",
     "DataTypeError",
     "FileFormatError",
+    "GridEdgeWarning",
     "ModelFileError",
     "OptionError",
     "OptionTypeError",
     "UnstableModelWarning",
+    "ZeroStartWarning",
 ]
 
 
@@ -48,6 +50,14 @@ class ConstantColumnWarning(UserWarning):
 
 class ConvergenceWarning(UserWarning):
     """A solver stopped at its iteration limit before it reached the requested tolerance."""
+
+
+class GridEdgeWarning(UserWarning):
+    """A tuned option is the smallest of its grid: a smaller value may do better."""
+
+
+class ZeroStartWarning(UserWarning):
+    """The local low-rank part that Stage I should start from is zero: the spectral start takes its place."""
 
 
 class UnstableModelWarning(UserWarning):

@@ -11,6 +11,7 @@ from scipy.linalg.cython_blas cimport dgemm as _dgemm
 from scipy.linalg.cython_lapack cimport dgelqf as _dgelqf
 from scipy.linalg.cython_lapack cimport dorglq as _dorglq
 from scipy.linalg.cython_lapack cimport dgesdd as _dgesdd
+from scipy.linalg.cython_lapack cimport dsyevd as _dsyevd
 
 
 cdef inline void gemm(
@@ -60,4 +61,15 @@ cdef inline int gesdd(
     cdef char job = b"S"
     cdef int info = 0
     _dgesdd(&job, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, work, &lwork, iwork, &info)
+    return info
+
+
+cdef inline int syevd(
+    int n, double* a, double* values, double* work, int lwork, int* iwork, int liwork
+) noexcept nogil:
+    """Eigenvalues, ascending, of a symmetric n x n matrix; row i of `a` becomes eigenvector i. Returns LAPACK's info."""
+    cdef char job = b"V"
+    cdef char triangle = b"L"
+    cdef int info = 0
+    _dsyevd(&job, &triangle, &n, a, &n, values, work, &lwork, iwork, &liwork, &info)
     return info

@@ -1,11 +1,12 @@
 """Soft threshold, and FISTA for d lassos that share one Gram matrix."""
 
 from cython.parallel cimport prange
-from libc.math cimport fabs, sqrt
+from libc.math cimport sqrt
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from _blas cimport axpy, gemm
+from _lasso cimport row_gap, shrink
 
 #: The share of nonzero entries above which a product with the Gram matrix goes through GEMM is 1 / _DENSE.
 cdef enum:
@@ -41,39 +42,7 @@ def soft_threshold(const double[:, ::1] a, double threshold, double[:, ::1] out)
     target = &out[0, 0]
     with nogil:
         for i in range(n):
-            target[i] = _shrink(source[i], threshold)
-
-
-cdef inline double _shrink(double value, double threshold) noexcept nogil:
-    # Two maxima instead of branches: the compiler turns this into vector instructions.
-    cdef double above = value - threshold
-    cdef double below = value + threshold
-    return (above if above > 0.0 else 0.0) + (below if below < 0.0 else 0.0)
-
-
-cdef double _row_gap(
-    const double* coef, const double* product, const double* linear, double energy, double n_rows,
-    double penalty, Py_ssize_t width,
-) noexcept nogil:
-    """Duality gap of one lasso at `coef`, given product = S coef (see `fista_lasso`)."""
-    cdef double inner_linear = 0.0, inner_product = 0.0, l1 = 0.0, largest = 0.0, gradient
-    cdef double residual, scale, primal, dual
-    cdef Py_ssize_t j
-    for j in range(width):
-        inner_linear += coef[j] * linear[j]
-        inner_product += coef[j] * product[j]
-        l1 += fabs(coef[j])
-        gradient = fabs(product[j] - linear[j])
-        if gradient > largest:
-            largest = gradient
-    largest = 2.0 * largest / n_rows
-    residual = energy - 2.0 * inner_linear + inner_product
-    if residual < 0.0:
-        residual = 0.0
-    scale = penalty / largest if largest > penalty else 1.0
-    primal = residual / n_rows + penalty * l1
-    dual = (2.0 * scale * (energy - inner_linear) - scale * scale * residual) / n_rows
-    return primal - dual
+            target[i] = shrink(source[i], threshold)
 
 
 cdef Py_ssize_t _support(const double* x, Py_ssize_t count) noexcept nogil:
@@ -107,7 +76,7 @@ cdef Py_ssize_t _drop_converged(_Block* block, double n_rows, double penalty, bi
     cdef Py_ssize_t i, row, kept = 0, width = block.width, length = block.width * sizeof(double)
     for i in range(block.active):
         row = block.index[i]
-        block.gaps[row] = _row_gap(
+        block.gaps[row] = row_gap(
             block.x + i * width, block.product + i * width, block.linear + i * width, block.energy[row], n_rows,
             penalty, width,
         )
@@ -152,7 +121,7 @@ cdef void _step(_Block* block, double factor, double threshold, bint adaptive) n
         for j in range(width):
             z = x[j] + w * (x[j] - before[j])
             gradient = product[j] + w * (product[j] - product_before[j]) - linear[j]
-            updated = _shrink(z - factor * gradient, threshold)
+            updated = shrink(z - factor * gradient, threshold)
             disagreement += (z - updated) * (updated - x[j])
             before[j] = x[j]
             x[j] = updated

@@ -19,9 +19,9 @@ LAYERS = (
     ("_tables", "panel", "scaling", "readers", "moments", "lowrank"),
     ("privacy", "solvers"),
     ("federation",),
-    ("forecast", "modelfile"),
+    ("forecast", "modelfile", "metrics", "rank", "tuning"),
     ("estimators",),
-    ("evaluation", "simulate", "tuning", "rank"),
+    ("evaluation", "_evaluation_result", "simulate"),
     ("cli", "plot"),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import ndtri
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 
 from fedvar_fast import forecast as _forecast
 from fedvar_fast._typing import AnyArray, FloatArray
+from fedvar_fast.estimators.frames import FrameShape
+from fedvar_fast.estimators.options import is_number
 from fedvar_fast.estimators.state import (
     ClientState,
     arrays_under,
@@ -26,11 +27,12 @@ from fedvar_fast.exceptions import DataError, OptionError, OptionTypeError, Unst
 from fedvar_fast.kernels import resolve_n_jobs
 from fedvar_fast.modelfile import write_model
 from fedvar_fast.moments import LaggedMoments, check_order, lagged_moments
-from fedvar_fast.panel import ClientSeries, Panel, as_panel, build_frame
+from fedvar_fast.panel import ClientSeries, Panel, as_panel
 from fedvar_fast.scaling import Scaling
 from fedvar_fast.timeaxis import TimeAxis
+from fedvar_fast.tuning import RollingOrigins
 
-__all__ = ["PanelVAR", "is_number", "stack_labels"]
+__all__ = ["PanelVAR"]
 
 #: Rows that are winsorised at a time, so that no second copy of a long series is made.
 _CLIP_ROWS = 65_536
@@ -79,13 +81,20 @@ class PanelVAR(BaseEstimator):
         self._check_options()
         data = as_panel(panel)
         states = {name: self._client_state(series, data.columns) for name, series in data.items()}
-        fitted = self._estimate(states)
+        tuned = self._tune(data, states)
+        fitted = self._estimate(states, tuned)
         self._adopt(data.columns, data.client_label, data.time_label, data.frame_kind)
         self._take(states, fitted)
         return self
 
-    def _estimate(self, states: dict[str, ClientState], continuing: bool = False) -> dict[str, Any]:
-        """Fitted attributes from the clients' states; nothing of `self` is changed.
+    def _tune(self, data: Panel, states: dict[str, ClientState]) -> dict[str, Any]:
+        """What the data choose, as fitted attributes; needs the series, so `update` keeps what `fit` chose."""
+        return {}
+
+    def _estimate(
+        self, states: dict[str, ClientState], tuned: dict[str, Any], continuing: bool = False
+    ) -> dict[str, Any]:
+        """Fitted attributes (those tuned included) from the clients' states; nothing of `self` is changed.
 
         `continuing` is True when a fitted model takes in new rows.
         """
@@ -127,6 +136,19 @@ class PanelVAR(BaseEstimator):
         blocks = (scaling.clip(values[i : i + _CLIP_ROWS]) for i in range(0, len(values), _CLIP_ROWS))
         return lagged_moments(blocks, self.order, center=scaling.center, n_jobs=self.n_jobs)
 
+    def _origins(self, series: ClientSeries, state: ClientState, n_origins: int, refit_every: int) -> RollingOrigins:
+        """Rolling forecasts of the last `n_origins` rows of a client, in the units of the whole training part."""
+        order = check_order(self.order)
+        rows = len(series) - n_origins
+        if rows < 2 * order + 2:
+            raise DataError(
+                f"client {series.name!r} has {len(series)} rows, tuning on {n_origins} origins at order {order} needs "
+                f"{n_origins + 2 * order + 2}: use fewer origins, give the penalties, or leave the client out"
+            )
+        before = self._moments(series.values[:rows], state.scaling)
+        moments = before.standardized(state.scaling.center, state.scaling.scale)
+        return RollingOrigins(moments, state.scaling.transform(series.values[rows - order :]), refit_every)
+
     def _adopt(self, columns: Sequence[str], client_label: str, time_label: str, frame_kind: str) -> None:
         self.columns_ = tuple(columns)
         self.client_label_, self.time_label_, self.frame_kind_ = client_label, time_label, frame_kind
@@ -145,12 +167,25 @@ class PanelVAR(BaseEstimator):
         for name, value in fitted.items():
             setattr(self, name, value)
 
+    def frozen(self) -> Self:
+        """An unfitted copy whose options that the data chose (``"cv"``, ``"auto"``) are what this fit chose.
+
+        So that a model can be tuned once and fitted again and again: rolling evaluations, production jobs.
+        """
+        self._check_fitted()
+        copy: Self = clone(self)
+        return copy.set_params(**self._chosen_options())
+
+    def _chosen_options(self) -> dict[str, Any]:
+        """Options that this fit chose from the data, as values; none by default."""
+        return {}
+
     def update(self, new_rows: Any) -> Self:
         """Take in new rows of some or all clients, and fit again, at the cost of the new rows and of the solvers.
 
         The answer is that of a fit on all rows together (centre and scale included, up to rounding), except that
-        the winsorising bounds of `clip` stay those of the first fit. Private fits add up: the rounds are noised
-        anew, and the ledger goes on.
+        the winsorising bounds of `clip`, and options that the data chose (``"cv"``, ``"auto"``), stay those of `fit`.
+        Private fits add up: the rounds are noised anew, and the ledger goes on.
 
         Parameters
         ----------
@@ -175,7 +210,7 @@ class PanelVAR(BaseEstimator):
                     f"client {name!r} is new; update knows {', '.join(map(repr, self.clients_))}: use add_client"
                 )
             states[name] = self._updated(name, states[name], series)
-        self._take(states, self._estimate(states, continuing=True))
+        self._take(states, self._estimate(states, self._tuned(), continuing=True))
         return self
 
     def _updated(self, name: str, state: ClientState, series: ClientSeries) -> ClientState:
@@ -205,6 +240,10 @@ class PanelVAR(BaseEstimator):
     def _check_fitted(self) -> None:
         if not hasattr(self, "coef_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+
+    def _tuned(self) -> dict[str, Any]:
+        """What `fit` chose, from the fitted attributes."""
+        return {}
 
     def _check_refit(self) -> None:
         self._check_fitted()
@@ -276,11 +315,17 @@ class PanelVAR(BaseEstimator):
         levels = _levels(level)
         if steps > 1:
             self._warn_unstable()
-        means = {client: self._forecast_client(client, int(steps)) for client in self.clients_}
+        means = self.forecast_values(int(steps))
         times = {client: self._states[client].time.extend(int(steps)).to_labels() for client in self.clients_}
         if levels is None:
-            return self._wide_frame(means, times)
-        return self._interval_frame(means, times, levels)
+            return self._frames().wide(means, times)
+        deviations = {client: self._deviations(client, int(steps)) for client in self.clients_}
+        return self._frames().intervals(means, deviations, times, levels)
+
+    def forecast_values(self, steps: int) -> dict[str, FloatArray]:
+        """The same forecasts as arrays (steps, d) by client, in the user's units."""
+        self._check_fitted()
+        return {client: self._forecast_client(client, steps) for client in self.clients_}
 
     def _forecast_client(self, client: str, steps: int) -> FloatArray:
         state = self._states[client]
@@ -294,6 +339,15 @@ class PanelVAR(BaseEstimator):
         scaled = _forecast.iterate(self.coef_[client], recent, steps, state.scaling.constant)
         return state.scaling.inverse(scaled)
 
+    def _deviations(self, client: str, steps: int) -> FloatArray:
+        """Standard deviations of the forecast errors (steps, d), in the user's units."""
+        scaling = self._states[client].scaling
+        variance = _forecast.forecast_variances(self.coef_[client], self.noise_cov_[client], steps)
+        return np.sqrt(variance) * np.where(scaling.constant, 0.0, scaling.scale)
+
+    def _frames(self) -> FrameShape:
+        return FrameShape(self.columns_, self.client_label_, self.time_label_, self.frame_kind_)
+
     def _warn_unstable(self) -> None:
         explosive = [f"{name!r} ({radius:.4g})" for name, radius in self.spectral_radius_.items() if radius >= 1.0]
         if explosive:
@@ -303,35 +357,6 @@ class PanelVAR(BaseEstimator):
                 UnstableModelWarning,
                 stacklevel=3,
             )
-
-    def _wide_frame(self, values: dict[str, FloatArray], times: dict[str, Any]) -> Any:
-        stacked = np.concatenate(list(values.values()))
-        data: dict[str, Any] = {
-            self.client_label_: [client for client, rows in values.items() for _ in range(len(rows))],
-            self.time_label_: stack_labels([times[client] for client in values]),
-        }
-        return build_frame(data | dict(zip(self.columns_, stacked.T, strict=True)), self.frame_kind_)
-
-    def _interval_frame(self, means: dict[str, FloatArray], times: dict[str, Any], levels: list[float]) -> Any:
-        entries: dict[str, list[Any]] = {name: [] for name in ("mean", "level", "lower", "upper")}
-        for client, mean in means.items():
-            state = self._states[client]
-            variance = _forecast.forecast_variances(self.coef_[client], self.noise_cov_[client], len(mean))
-            deviation = np.sqrt(variance) * np.where(state.scaling.constant, 0.0, state.scaling.scale)
-            widths = deviation[:, :, None] * ndtri(0.5 + np.array(levels) / 200.0)
-            for name, value in (
-                ("mean", mean[:, :, None]), ("level", np.array(levels)), ("lower", mean[:, :, None] - widths),
-                ("upper", mean[:, :, None] + widths),
-            ):  # fmt: skip
-                entries[name].append(np.broadcast_to(value, widths.shape).ravel())
-        n_columns, n_levels = len(self.columns_), len(levels)
-        steps = len(next(iter(means.values())))
-        data: dict[str, Any] = {
-            self.client_label_: [client for client in means for _ in range(steps * n_columns * n_levels)],
-            self.time_label_: stack_labels([times[client] for client in means], n_columns * n_levels),
-            "variable": [name for name in self.columns_ for _ in range(n_levels)] * (steps * len(means)),
-        }
-        return build_frame(data | {name: np.concatenate(values) for name, values in entries.items()}, self.frame_kind_)
 
     def predict(self, panel: Any) -> Any:
         """One-step predictions within a panel: each row from the ``order`` rows before it.
@@ -357,7 +382,7 @@ class PanelVAR(BaseEstimator):
             scaled[:, scaling.constant] = self._states[name].recent()[-1, scaling.constant]
             values[name] = scaling.inverse(scaled)
             times[name] = list(series.time.to_labels())[len(series) - len(scaled) :]
-        return self._wide_frame(values, times)
+        return self._frames().wide(values, times)
 
     def coef_original(self, client: str) -> FloatArray:
         """Coefficients (d, pd) in the user's units: ``diag(s) A_j diag(1/s)`` by lag."""
@@ -448,18 +473,6 @@ class PanelVAR(BaseEstimator):
         model._take(states, fitted)
         model._lazy["noise_cov"] = noise
         return model
-
-
-def stack_labels(labels: Sequence[Any], repeats: int = 1) -> Any:
-    """The clients' times in one column, each `repeats` times; arrays of one dtype stay one."""
-    if all(isinstance(part, np.ndarray) for part in labels) and len({part.dtype for part in labels}) == 1:
-        return np.repeat(np.concatenate(labels), repeats)
-    return [label for part in labels for label in part for _ in range(repeats)]
-
-
-def is_number(value: object) -> bool:
-    """Whether an option is a finite number."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
 def _levels(level: float | Sequence[float] | None) -> list[float] | None:

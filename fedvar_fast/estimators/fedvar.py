@@ -10,7 +10,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedvar_fast._typing import FloatArray
-from fedvar_fast.estimators.base import PanelVAR, is_number
+from fedvar_fast.estimators.base import PanelVAR
+from fedvar_fast.estimators.fedvar_tuning import choose_rank, local_start, tune_given_shared, tune_shared
+from fedvar_fast.estimators.local import LocalVAR
+from fedvar_fast.estimators.options import Penalty, check_penalty, is_given, one_of, penalty_of, positive, whole
 from fedvar_fast.estimators.state import ClientState
 from fedvar_fast.exceptions import DataError, OptionError, OptionTypeError
 from fedvar_fast.federation.client import personal_part, summarize
@@ -18,9 +21,11 @@ from fedvar_fast.federation.inprocess import SharedFit, SharedOptions, fit_share
 from fedvar_fast.kernels import one_blas_thread
 from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
+from fedvar_fast.panel import Panel
 from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy
 from fedvar_fast.privacy.report import PrivacyReport
+from fedvar_fast.tuning import TuningPath
 
 __all__ = ["FedVAR"]
 
@@ -37,27 +42,33 @@ class FedVAR(PanelVAR):
     ----------
     order : int
         Lags ``p``.
-    rank : int
-        Rank of ``A_0``, at most ``min(d, pd)``; 0: nothing is shared.
-    init : "spectral" or array, shape (d, pd)
-        Start of Stage I: one gradient step from zero, truncated, or a given matrix, truncated.
+    rank : "auto" or int
+        Rank of ``A_0``, at most ``min(d, pd)``; 0: nothing is shared. ``"auto"``: the mode of the clients' votes,
+        each by the ridge-ratio rule on its own `LocalVAR` low-rank part (see `select_rank`).
+    init : "spectral", "local" or array, shape (d, pd)
+        Start of Stage I, truncated to the rank: one gradient step from zero; the local low-rank part of the client
+        with most rows (where that is zero, the spectral start, and a warning); or a given matrix.
     shared_solver : {"rounds", "exact"}
         Gradient rounds as in the paper, or the closed form (ridge reduced-rank regression) that they converge to.
     ridge : float
         Adds ``ridge ||A_0||_F^2`` to Stage I.
     n_rounds : "auto" or int
         ``ceil(10 log T)``, or so many.
-    step : "auto" or float
-        Step of Stage I: ``1/H``, ``H = sum_k (T_k/T)(2/T_k)||S_k||_op``, which is safe, or a number.
+    step : "auto", "cv" or float
+        Step of Stage I: ``1/H``, ``H = sum_k (T_k/T)(2/T_k)||S_k||_op``, which is safe; the multiple of it that
+        forecasts best; or a number.
     shared_tol : float
         Rounds stop early when an iterate moves by less than this fraction of its norm (never under privacy).
-    l1_penalty : "rate", float, or mapping of client to float
-        Penalty of ``Delta_k``; ``"rate"`` takes ``2 sqrt(log(pd)/T_k)``, the order the paper's theory asks for,
-        with unit noise, as scaled data have.
+    l1_penalty : "cv", "rate", float, mapping of client to float, or sequence of floats
+        Penalty of ``Delta_k``. ``"cv"`` chooses for each client from a grid below its zero threshold by rolling
+        one-step forecasts, a sequence is taken as that grid; ``"rate"`` takes ``2 sqrt(log(pd)/T_k)``, the order the
+        paper's theory asks for, with unit noise, as scaled data have.
     local_iter : int
         FISTA steps of Stage II.
     local_tol : float, optional
         Go on to this relative duality gap instead.
+    n_origins, refit_every : int
+        Of the rolling forecasts that tune: the last `n_origins` rows, fitted anew every `refit_every`.
     privacy : Privacy, optional
         Gaussian noise on every round's message; `privacy_report_` then says what it amounts to.
     engine : {"in-process"}
@@ -78,6 +89,11 @@ class FedVAR(PanelVAR):
     deltas_, coef_ : dict of client to ndarray, shape (d, pd)
         Of the scaled data; see `coef_original`.
     rank_, n_rounds_, step_ : int, int, float or None
+    client_ranks_ : dict of client to int or None
+        The votes of ``rank="auto"`` (None: the local low-rank part is zero); empty otherwise.
+    l1_penalty_ : dict of client to float
+    tuning_ : dict of client to dict
+        The grid and the mean squared rolling errors over it; empty where nothing was tuned.
     history_ : dict
         ``loss`` (pooled, at every iterate and at the end; absent under privacy) and ``change``.
     shared_gradient_norm_ : float or None
@@ -90,13 +106,13 @@ class FedVAR(PanelVAR):
 
     _saved_attributes: ClassVar[tuple[str, ...]] = (
         "A0_", "deltas_", "rank_", "n_rounds_", "step_", "history_", "shared_gradient_norm_", "gap_", "l1_penalty_",
-        "privacy_record_",
+        "privacy_record_", "client_ranks_", "tuning_", "step_factor_", "local_start_",
     )  # fmt: skip
 
     def __init__(
         self,
         order: int = 1,
-        rank: int = 1,
+        rank: int | str = "auto",
         *,
         init: str | FloatArray = "spectral",
         shared_solver: str = "rounds",
@@ -104,9 +120,11 @@ class FedVAR(PanelVAR):
         n_rounds: str | int = "auto",
         step: str | float = "auto",
         shared_tol: float = 1e-12,
-        l1_penalty: str | float | Mapping[str, float] = "rate",
+        l1_penalty: Penalty = "cv",
         local_iter: int = 20,
         local_tol: float | None = None,
+        n_origins: int = 20,
+        refit_every: int = 5,
         privacy: Privacy | None = None,
         engine: str = "in-process",
         center: bool = True,
@@ -127,6 +145,8 @@ class FedVAR(PanelVAR):
         self.l1_penalty = l1_penalty
         self.local_iter = local_iter
         self.local_tol = local_tol
+        self.n_origins = n_origins
+        self.refit_every = refit_every
         self.privacy = privacy
         self.engine = engine
         self.center = center
@@ -140,82 +160,170 @@ class FedVAR(PanelVAR):
 
     def _check_options(self) -> None:
         super()._check_options()
-        _whole("rank", self.rank, 0)
-        _one_of("shared_solver", self.shared_solver, ("rounds", "exact"))
-        _one_of("engine", self.engine, ("in-process",))
+        if isinstance(self.rank, str):
+            one_of("rank", self.rank, ("auto",))
+        else:
+            whole("rank", self.rank, 0)
+        one_of("shared_solver", self.shared_solver, ("rounds", "exact"))
+        one_of("engine", self.engine, ("in-process",))
         if isinstance(self.init, str):
-            _one_of("init", self.init, ("spectral",))
+            one_of("init", self.init, ("spectral", "local"))
         else:
             _matrix("init", self.init)
         if isinstance(self.n_rounds, str):
-            _one_of("n_rounds", self.n_rounds, ("auto",))
+            one_of("n_rounds", self.n_rounds, ("auto",))
         else:
-            _whole("n_rounds", self.n_rounds, 1)
+            whole("n_rounds", self.n_rounds, 1)
         if isinstance(self.step, str):
-            _one_of("step", self.step, ("auto",))
+            one_of("step", self.step, ("auto", "cv"))
         else:
-            _positive("step", self.step, strict=True)
-        if isinstance(self.l1_penalty, str):
-            _one_of("l1_penalty", self.l1_penalty, ("rate",))
-        elif not isinstance(self.l1_penalty, Mapping):
-            _positive("l1_penalty", self.l1_penalty)
-        _positive("ridge", self.ridge)
-        _positive("shared_tol", self.shared_tol)
-        _whole("local_iter", self.local_iter, 0)
+            positive("step", self.step, strict=True)
+        check_penalty("l1_penalty", self.l1_penalty, ("cv", "rate"))
+        whole("n_origins", self.n_origins, 1)
+        whole("refit_every", self.refit_every, 1)
+        positive("ridge", self.ridge)
+        positive("shared_tol", self.shared_tol)
+        whole("local_iter", self.local_iter, 0)
         if self.local_tol is not None:
-            _positive("local_tol", self.local_tol)
+            positive("local_tol", self.local_tol)
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise OptionTypeError(f"privacy={self.privacy!r} is no fedvar_fast.Privacy(epsilon, delta, ...)")
 
     def _penalty(self, client: str, moments: LaggedMoments) -> float:
         if isinstance(self.l1_penalty, str):
             return 2.0 * math.sqrt(math.log(max(moments.yx.shape[1], 2)) / moments.n_rows)
-        if isinstance(self.l1_penalty, Mapping):
-            # Clients' names are text, whatever the user's keys were.
-            given = {str(name): penalty for name, penalty in self.l1_penalty.items()}
-            if client not in given:
-                raise OptionError(f"l1_penalty names no penalty for client {client!r}")
-            return _positive(f"l1_penalty[{client!r}]", given[client])
-        return float(self.l1_penalty)
+        return penalty_of("l1_penalty", self.l1_penalty, client)
+
+    def _tunes_penalty(self) -> bool:
+        return self.l1_penalty != "rate" if isinstance(self.l1_penalty, str) else not is_given(self.l1_penalty)
+
+    # -- tuning ----------------------------------------------------------------------------------------------
+
+    def _tune(self, data: Panel, states: dict[str, ClientState]) -> dict[str, Any]:
+        moments = {name: state.standardized() for name, state in states.items()}
+        tuned: dict[str, Any] = {"client_ranks_": {}, "tuning_": {}, "step_factor_": 1.0, "local_start_": None}
+        rank, low_rank = self.rank, {}
+        if isinstance(rank, str) or (isinstance(self.init, str) and self.init == "local"):
+            low_rank = self._local_low_rank(data, states, everyone=isinstance(rank, str))
+        if isinstance(rank, str):
+            rank, tuned["client_ranks_"], _ = choose_rank(low_rank, moments)
+        tuned["rank_"] = self._checked_rank(int(rank), moments)
+        if isinstance(self.init, str) and self.init == "local":
+            longest = max(low_rank, key=lambda name: states[name].n_rows)
+            tuned["local_start_"] = local_start(low_rank[longest], longest, tuned["rank_"])
+        return tuned | self._tuned_by_origins(data, states, moments, tuned)
+
+    def _checked_rank(self, rank: int, moments: dict[str, LaggedMoments]) -> int:
+        dim, width = next(iter(moments.values())).yx.shape
+        if rank > min(dim, width):
+            raise OptionError(f"rank={rank} is above min(d, pd) = {min(dim, width)} for a {dim} x {width} matrix")
+        return rank
+
+    def _local_low_rank(self, data: Panel, states: dict[str, ClientState], everyone: bool) -> dict[str, FloatArray]:
+        """Low-rank parts of the clients alone: of all, or of the one with most rows."""
+        chosen = states
+        if not everyone:
+            longest = max(states, key=lambda name: states[name].n_rows)
+            chosen = {longest: states[longest]}
+        local = LocalVAR(self.order, n_origins=self.n_origins, refit_every=self.refit_every, tol=1e-6)
+        parts: dict[str, FloatArray] = local._estimate(chosen, local._tune(data, chosen))["low_rank_"]
+        return parts
+
+    def _tuned_by_origins(
+        self, data: Panel, states: dict[str, ClientState], moments: dict[str, LaggedMoments], tuned: dict[str, Any]
+    ) -> dict[str, Any]:
+        tune_step = isinstance(self.step, str) and self.step == "cv"
+        if not (tune_step or self._tunes_penalty()):
+            return {"l1_penalty_": {name: self._penalty(name, one) for name, one in moments.items()}}
+        origins = {
+            name: self._origins(data[name], state, int(self.n_origins), int(self.refit_every))
+            for name, state in states.items()
+        }
+        if self.privacy is not None and not tune_step:
+            # The penalties wait for the noisy A_0: tuning on a clean one would send clean messages.
+            return {"l1_penalty_": None, "_origins": origins}
+        penalty = self.l1_penalty
+        if penalty == "rate":
+            penalty = {name: self._penalty(name, one) for name, one in moments.items()}
+        found = tune_shared(origins, self._shared_options(tuned), penalty, tune_step)
+        return _from_paths(found.paths) | {"step_factor_": found.step_factor}
+
+    def _tuned(self) -> dict[str, Any]:
+        names = ("client_ranks_", "tuning_", "step_factor_", "local_start_", "rank_", "l1_penalty_")
+        return {name: getattr(self, name) for name in names}
+
+    def _chosen_options(self) -> dict[str, Any]:
+        chosen: dict[str, Any] = {"rank": self.rank_, "l1_penalty": dict(self.l1_penalty_)}
+        if isinstance(self.step, str) and self.step == "cv":
+            chosen["step"] = self.step_
+        if isinstance(self.init, str) and self.init == "local":
+            chosen["init"] = "spectral" if self.local_start_ is None else self.local_start_
+        return chosen
 
     # -- fitting ---------------------------------------------------------------------------------------------
 
-    def _estimate(self, states: dict[str, ClientState], continuing: bool = False) -> dict[str, Any]:
+    def _estimate(
+        self, states: dict[str, ClientState], tuned: dict[str, Any], continuing: bool = False
+    ) -> dict[str, Any]:
         moments = {name: state.standardized() for name, state in states.items()}
-        dim, width = next(iter(moments.values())).yx.shape
-        if self.rank > min(dim, width):
-            raise OptionError(f"rank={self.rank} is above min(d, pd) = {min(dim, width)} for a {dim} x {width} matrix")
-        penalties = {name: self._penalty(name, one) for name, one in moments.items()}
         ledger = self._running_ledger(continuing)
+        if self.privacy is not None and not continuing:
+            self._record_choices(ledger, moments)
         # One BLAS thread throughout: our loops share the cores, and no sum depends on how many there are.
         with one_blas_thread():
-            shared = self._shared_fit(moments, ledger)
-            fitted = self._personal(moments, penalties, shared)
+            shared = self._shared_fit(moments, ledger, tuned)
+            origins = tuned.pop("_origins", None)
+            if origins is not None:
+                paths = {
+                    name: tune_given_shared(name, one, [shared.point], self.l1_penalty) for name, one in origins.items()
+                }
+                tuned = tuned | _from_paths(paths)
+            fitted = self._personal(moments, tuned["l1_penalty_"], shared)
         report = None if self.privacy is None else PrivacyReport(self.privacy, ledger, shared.n_rounds)
-        return fitted | {
-            "rank_": int(self.rank),
-            "n_rounds_": shared.n_rounds,
-            "step_": shared.step,
-            "history_": shared.history,
-            "shared_gradient_norm_": shared.gradient_norm,
-            "privacy_record_": None if report is None else report.to_dict(),
-        }
+        return (
+            tuned
+            | fitted
+            | {
+                "n_rounds_": shared.n_rounds,
+                "step_": shared.step,
+                "history_": shared.history,
+                "shared_gradient_norm_": shared.gradient_norm,
+                "privacy_record_": None if report is None else report.to_dict(),
+            }
+        )
+
+    def _record_choices(self, ledger: Ledger, moments: dict[str, LaggedMoments]) -> None:
+        """What tuning sends from a client without noise."""
+        longest = max(moments, key=lambda name: moments[name].n_rows)
+        for name, one in moments.items():
+            if isinstance(self.rank, str):
+                ledger.record(name, "rank vote", n_numbers=1, sensitivity=None, sigma=0.0)
+            if isinstance(self.init, str) and self.init == "local" and name == longest:
+                ledger.record(name, "local start", n_numbers=one.yx.size, sensitivity=None, sigma=0.0)
+            if isinstance(self.step, str) and self.step == "cv":
+                ledger.record(name, "gradients and errors of the step's tuning", n_numbers=one.yx.size, sensitivity=None,
+                              sigma=0.0)  # fmt: skip
 
     def _running_ledger(self, continuing: bool) -> Ledger:
         """A copy of the ledger so far when a fitted model is updated, so that totals go on; else a new one."""
         report = self.privacy_report_ if continuing else None
         return Ledger() if report is None else Ledger(report.ledger.releases())
 
-    def _shared_fit(self, moments: dict[str, LaggedMoments], ledger: Ledger) -> SharedFit:
-        options = SharedOptions(
-            rank=int(self.rank),
+    def _shared_options(self, tuned: dict[str, Any]) -> SharedOptions:
+        start = None if isinstance(self.init, str) else self.init
+        return SharedOptions(
+            rank=tuned["rank_"],
             solver=self.shared_solver,
             ridge=float(self.ridge),
             n_rounds=None if isinstance(self.n_rounds, str) else int(self.n_rounds),
             step=None if isinstance(self.step, str) else float(self.step),
-            start=None if isinstance(self.init, str) else self.init,
+            start=tuned["local_start_"] if start is None else start,
             tol=float(self.shared_tol),
+            step_factor=float(tuned["step_factor_"]),
         )
+
+    def _shared_fit(self, moments: dict[str, LaggedMoments], ledger: Ledger, tuned: dict[str, Any]) -> SharedFit:
+        options = self._shared_options(tuned)
         if not self.verbose:
             return fit_shared(moments, options, self.privacy, ledger, self.random_state)
         from tqdm import tqdm
@@ -241,7 +349,6 @@ class FedVAR(PanelVAR):
             "deltas_": deltas,
             "coef_": {name: dense + delta for name, delta in deltas.items()},
             "gap_": gaps,
-            "l1_penalty_": penalties,
         }
 
     def _personal_part(
@@ -278,7 +385,12 @@ class FedVAR(PanelVAR):
         panel = self._same_columns({name: series})
         state = self._client_state(panel[name], self.columns_)
         moments = state.standardized()
-        penalty = self._penalty(name, moments)
+        if self._tunes_penalty():
+            origins = self._origins(panel[name], state, int(self.n_origins), int(self.refit_every))
+            shared = FixedRank.from_dense(self.A0_, self.rank_)
+            penalty = tune_given_shared(name, origins, [shared], self.l1_penalty).chosen["l1_penalty"]
+        else:
+            penalty = self._penalty(name, moments)
         delta, gap = self._personal_part(moments, self.A0_, penalty, summarize(moments).curvature)
         self._take(
             self._states | {name: state},
@@ -338,9 +450,11 @@ class FedVAR(PanelVAR):
         return value
 
 
-def _whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise OptionError(f"{name}={value!r} is no whole number of {least} or more")
+def _from_paths(paths: dict[str, TuningPath]) -> dict[str, Any]:
+    return {
+        "l1_penalty_": {name: path.chosen["l1_penalty"] for name, path in paths.items()},
+        "tuning_": {name: {**path.grids, "errors": path.errors} for name, path in paths.items()},
+    }
 
 
 def _matrix(name: str, value: object) -> None:
@@ -350,14 +464,3 @@ def _matrix(name: str, value: object) -> None:
         raise OptionError(f"{name} is neither 'spectral' nor a matrix of numbers") from error
     if matrix.ndim != 2:
         raise OptionError(f"{name}={value!r} is neither 'spectral' nor a matrix (d, pd)")
-
-
-def _positive(name: str, value: object, strict: bool = False) -> float:
-    if not is_number(value) or value < 0 or (strict and value == 0):  # type: ignore[operator]
-        raise OptionError(f"{name}={value!r} is no {'positive' if strict else 'finite, nonnegative'} number")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise OptionError(f"{name}={value!r} is unknown: use {' or '.join(map(repr, allowed))}")

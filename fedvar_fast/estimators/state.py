@@ -78,7 +78,10 @@ def split_attribute(value: Any, name: str, attributes: dict[str, Any], arrays: d
             split_attribute(part, f"{name}/{i}", attributes, arrays)
     else:
         plain = value.item() if isinstance(value, np.generic) else value
-        attributes[name] = {"kind": "plain", "value": plain}
+        if isinstance(plain, float) and not np.isfinite(plain):
+            attributes[name] = {"kind": "float", "value": repr(plain)}  # which JSON cannot hold
+        else:
+            attributes[name] = {"kind": "plain", "value": plain}
 
 
 def join_attribute(name: str, attributes: dict[str, Any], arrays: dict[str, AnyArray]) -> Any:
@@ -88,4 +91,4 @@ def join_attribute(name: str, attributes: dict[str, Any], arrays: dict[str, AnyA
         return arrays[f"attribute/{name}"]
     if entry["kind"] == "mapping":
         return {key: join_attribute(f"{name}/{i}", attributes, arrays) for i, key in enumerate(entry["keys"])}
-    return entry["value"]
+    return float(entry["value"]) if entry["kind"] == "float" else entry["value"]

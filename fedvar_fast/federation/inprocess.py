@@ -44,6 +44,8 @@ class SharedOptions:
         ``1/H``, the safe step.
     start : ndarray or None
         Spectral.
+    step_factor : float
+        Multiple of the safe step, where `step` is None.
     tol : float
         Rounds stop early when ``step ||Z|| / ||A_0||`` falls to this; never under privacy.
     """
@@ -55,6 +57,7 @@ class SharedOptions:
     step: float | None = None
     start: FloatArray | None = None
     tol: float = 0.0
+    step_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,8 @@ def fit_shared(
         _record_all(ledger, names, "curvature for the step size", 1)
     step = options.step
     if step is None:
-        step = server.safe_step(summaries, server.client_weights(summaries), options.ridge)
+        safe = server.safe_step(summaries, server.client_weights(summaries), options.ridge)
+        step = options.step_factor * safe
     start = _start(names, ordered, weights, step, options, privacy, ledger)
     noise = None if privacy is None else _noise(privacy, names, ordered, random_state)
     return _rounds(start, step, names, ordered, summaries, weights, curvatures, options, noise, ledger, progress)

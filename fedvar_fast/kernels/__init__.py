@@ -19,6 +19,8 @@ else:
             "environment runs the slow NumPy twins instead"
         ) from error
 
+admm = _backend.admm
+coordinate_lasso = _backend.coordinate_lasso
 lagged_moments = _backend.lagged_moments
 gradient_pair = _backend.gradient_pair
 soft_threshold = _backend.soft_threshold
@@ -29,6 +31,8 @@ retract = _backend.retract
 randomized_svd = _backend.randomized_svd
 
 __all__ = [
+    "admm",
+    "coordinate_lasso",
     "fista_lasso",
     "gradient_pair",
     "lagged_moments",

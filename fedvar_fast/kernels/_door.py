@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedvar_fast._typing import FloatArray, IntArray
-from fedvar_fast.kernels import _fista, _gradient, _lowrank, _moments
+from fedvar_fast.kernels import _admm, _coordinate, _fista, _gradient, _lowrank, _moments
 
 #: Values of one block of rows that a thread works on: a quarter of a MiB, about half of a level-2 cache.
 BLOCK_VALUES = 32_768
@@ -109,6 +109,52 @@ def fista_lasso(
         float(tol), 32, n_threads, coef, gaps, iterations,
     )  # fmt: skip
     return coef, gaps, iterations
+
+
+def coordinate_lasso(
+    xx: FloatArray,
+    linear: FloatArray,
+    energy: FloatArray,
+    n_rows: float,
+    penalty: float,
+    start: FloatArray,
+    max_iter: int,
+    tol: float,
+    n_threads: int = 1,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """The same problem as `fista_lasso`, by cyclic coordinate descent: coefficients, gaps and sweeps by row."""
+    coef = np.array(start, dtype=np.float64, order="C")
+    gaps = np.zeros(len(coef))
+    iterations = np.zeros(len(coef), dtype=np.intc)
+    _coordinate.coordinate_lasso(
+        _matrix(xx), _matrix(linear), _matrix(energy), float(n_rows), float(penalty), max_iter, float(tol), n_threads,
+        coef, gaps, iterations,
+    )  # fmt: skip
+    return coef, gaps, iterations
+
+
+def admm(
+    inverse: FloatArray,
+    constant: FloatArray,
+    coupling: float,
+    low_share: float,
+    nuclear_threshold: float,
+    l1_threshold: float,
+    max_entry: float,
+    has_low: bool,
+    has_sparse: bool,
+    has_box: bool,
+    n_iter: int,
+    relaxation: float,
+    copies: FloatArray,
+    scaled: FloatArray,
+    residuals: FloatArray,
+) -> None:
+    """`n_iter` steps of two-block ADMM, in place on ``copies`` and ``scaled`` (3, d, pd); see the compiled kernel."""
+    _admm.admm(
+        inverse, constant, coupling, low_share, nuclear_threshold, l1_threshold, max_entry, has_low, has_sparse,
+        has_box, n_iter, relaxation, copies[0], copies[1], copies[2], scaled[0], scaled[1], scaled[2], residuals,
+    )  # fmt: skip
 
 
 def thin_qr(a: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -10,6 +10,8 @@ import numpy as np
 from fedvar_fast._typing import FloatArray, IntArray
 
 __all__ = [
+    "admm",
+    "coordinate_lasso",
     "fista_lasso",
     "gradient_pair",
     "lagged_moments",
@@ -95,6 +97,83 @@ def fista_lasso(
         coef[i] = x
         gaps[i] = _row_gaps(x[None], xx, linear[row], energy[row], n_rows, penalty)[0]
     return coef, gaps, iterations
+
+
+def coordinate_lasso(
+    xx: FloatArray,
+    linear: FloatArray,
+    energy: FloatArray,
+    n_rows: float,
+    penalty: float,
+    start: FloatArray,
+    max_iter: int,
+    tol: float,
+    n_threads: int = 1,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Cyclic coordinate descent over all coordinates, row by row."""
+    coef = start.copy()
+    diagonal = np.diag(xx)
+    coef[:, diagonal <= 0.0] = 0.0
+    gaps = np.zeros(len(coef))
+    iterations = np.full(len(coef), max_iter, dtype=np.intc)
+    for i in range(len(coef)):
+        row = slice(i, i + 1)
+        for iteration in range(max_iter + 1):
+            gaps[i] = _row_gaps(coef[row], xx, linear[row], energy[row], n_rows, penalty)[0]
+            if gaps[i] <= tol * energy[i] / n_rows or iteration == max_iter:
+                iterations[i] = iteration
+                break
+            for j in np.flatnonzero(diagonal > 0.0):
+                partial = diagonal[j] * coef[i, j] - (coef[i] @ xx[:, j] - linear[i, j])
+                coef[i, j] = soft_threshold(partial, 0.5 * n_rows * penalty) / diagonal[j]
+    return coef, gaps, iterations
+
+
+def admm(
+    inverse: FloatArray,
+    constant: FloatArray,
+    coupling: float,
+    low_share: float,
+    nuclear_threshold: float,
+    l1_threshold: float,
+    max_entry: float,
+    has_low: bool,
+    has_sparse: bool,
+    has_box: bool,
+    n_iter: int,
+    relaxation: float,
+    copies: FloatArray,
+    scaled: FloatArray,
+    residuals: FloatArray,
+) -> None:
+    """Two-block ADMM, in place; see the compiled kernel for the formulas."""
+    z, u = copies, scaled
+    parts = [part for part, there in enumerate((has_low, has_sparse, has_box)) if there]
+    for _ in range(n_iter):
+        low_mean = 0.0
+        if has_low:
+            low_mean = 0.5 * (z[0] - u[0] + z[2] - u[2]) if has_box else z[0] - u[0]
+        sparse_part = z[1] - u[1] if has_sparse else 0.0
+        r = low_mean + sparse_part
+        change = constant + coupling * (r @ inverse) - r
+        low, sparse = low_mean + low_share * change, sparse_part + (1.0 - low_share) * change
+        before = z.copy()
+        primal = 0.0
+        for part in parts:
+            new = sparse if part == 1 else low
+            relaxed = relaxation * new + (1.0 - relaxation) * z[part] + u[part]
+            if part == 0:
+                left, s, right = np.linalg.svd(relaxed, full_matrices=False)
+                z[part] = (left * np.maximum(s - nuclear_threshold, 0.0)) @ right
+            elif part == 1:
+                z[part] = soft_threshold(relaxed, l1_threshold)
+            else:
+                z[part] = np.clip(relaxed, -max_entry, max_entry)
+            u[part] = relaxed - z[part]
+            primal += np.sum((new - z[part]) ** 2)
+        residuals[:] = np.sqrt(
+            [primal, np.sum(z[parts] ** 2), np.sum((z[parts] - before[parts]) ** 2), np.sum(u[parts] ** 2)]
+        )
 
 
 def thin_qr(a: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from fedvar_fast._typing import FloatArray, IntArray
 from fedvar_fast.exceptions import ConvergenceWarning, OptionError
 from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
+from fedvar_fast.solvers.least_squares import least_squares
 
-__all__ = ["LassoResult", "largest_penalty", "lasso_on_moments"]
+__all__ = ["LassoResult", "largest_penalty", "lasso_on_moments", "residual_terms"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class LassoResult:
 
 def largest_penalty(moments: LaggedMoments, offset: FloatArray | FixedRank | None = None) -> float:
     """``||(2/T)(A0 S - C)||_inf``: at this penalty and above the solution is zero."""
-    linear, _ = _residual_terms(moments, offset)
+    linear, _ = residual_terms(moments, offset)
     return float(np.max(np.abs(linear), initial=0.0)) * 2.0 / moments.n_rows
 
 
@@ -49,7 +50,7 @@ def lasso_on_moments(
     offset: FloatArray | FixedRank | None = None,
     tol: float | None = 1e-6,
     max_iter: int = 10_000,
-    solver: str = "fista",
+    solver: str = "auto",
     *,
     start: FloatArray | None = None,
     step: float | None = None,
@@ -57,8 +58,8 @@ def lasso_on_moments(
 ) -> LassoResult:
     """``min_D (1/T) sum ||y_t - (A0 + D) x_t||^2 + l1_penalty ||D||_1`` from moments (paper, equation 7).
 
-    FISTA with step ``T / (2 ||S||_op)`` (Beck and Teboulle 2009). With a tolerance, a row restarts its momentum
-    when that points uphill, and stops on its own duality gap.
+    To a tolerance by coordinate descent on the Gram matrix, or by FISTA with step ``T / (2 ||S||_op)`` (Beck and
+    Teboulle 2009) that restarts its momentum when that points uphill; every row stops on its own duality gap.
 
     Parameters
     ----------
@@ -72,8 +73,9 @@ def lasso_on_moments(
         Stop when the duality gap of every row is at most `tol` times its loss at ``D = 0``. None: take exactly
         `max_iter` plain FISTA steps.
     max_iter : int
-        Steps at the most.
-    solver : {"fista"}
+        Steps, or sweeps of coordinate descent, at the most.
+    solver : {"auto", "coordinate", "fista"}
+        ``"auto"``: coordinate descent to a tolerance, FISTA for a number of steps.
     start : ndarray, shape (d, pd), optional
         Zero by default.
     step : float, optional
@@ -96,25 +98,29 @@ def lasso_on_moments(
         When the tolerance was not reached in `max_iter` steps.
     """
     _check(moments, l1_penalty, tol, max_iter, solver)
-    linear, energy = _residual_terms(moments, offset)
+    linear, energy = residual_terms(moments, offset)
     first = np.zeros_like(linear) if start is None else np.asarray(start, dtype=np.float64)
     if first.shape != linear.shape:
         raise OptionError(f"start has shape {first.shape}, the coefficients have {linear.shape}")
     if l1_penalty == 0 and tol is not None:
         return _least_squares(moments, linear, energy)
-    if step is None:
-        norm = moments.operator_norm()
-        step = moments.n_rows / (2.0 * norm) if norm > 0 else 0.0
+    threads = kernels.resolve_n_jobs(n_jobs)
     with kernels.one_blas_thread():
-        coef, row_gaps, n_iter = kernels.fista_lasso(
-            moments.xx, linear, energy, moments.n_rows, l1_penalty, step, first, max_iter,
-            -1.0 if tol is None else tol, kernels.resolve_n_jobs(n_jobs),
-        )  # fmt: skip
+        if solver == "coordinate" or (solver == "auto" and tol is not None):
+            found = kernels.coordinate_lasso(
+                moments.xx, linear, energy, moments.n_rows, l1_penalty, first, max_iter, tol or 0.0, threads
+            )
+        else:
+            found = kernels.fista_lasso(
+                moments.xx, linear, energy, moments.n_rows, l1_penalty, _safe_step(moments) if step is None else step,
+                first, max_iter, -1.0 if tol is None else tol, threads,
+            )  # fmt: skip
+    coef, row_gaps, n_iter = found
     at_zero = float(np.sum(energy)) / moments.n_rows
     gap = float(np.sum(row_gaps)) / at_zero if at_zero > 0 else 0.0
     if tol is not None and np.any(row_gaps > tol * energy / moments.n_rows):
         warnings.warn(
-            f"FISTA stopped at {max_iter} steps with a relative duality gap of {gap:.2g}, above {tol:.2g}: "
+            f"the lasso solver stopped at {max_iter} steps with a relative duality gap of {gap:.2g}, above {tol:.2g}: "
             "allow more steps or a larger tolerance",
             ConvergenceWarning,
             stacklevel=2,
@@ -122,12 +128,15 @@ def lasso_on_moments(
     return LassoResult(coef, gap, row_gaps, n_iter)
 
 
+def _safe_step(moments: LaggedMoments) -> float:
+    """``T / (2 ||S||_op)``; 0 where there is nothing to move for."""
+    norm = moments.operator_norm()
+    return moments.n_rows / (2.0 * norm) if norm > 0 else 0.0
+
+
 def _least_squares(moments: LaggedMoments, linear: FloatArray, energy: FloatArray) -> LassoResult:
     """Without a penalty the dual bound says nothing, but the minimum-norm optimum has a closed form."""
-    values, vectors = np.linalg.eigh(moments.xx)
-    kept = values > len(values) * np.finfo(np.float64).eps * max(values[-1], 0.0)
-    basis = vectors[:, kept]
-    coef = (linear @ basis / values[kept]) @ basis.T
+    coef = least_squares(replace(moments, yx=linear))
     zeros = np.zeros(len(coef))
     return LassoResult(coef, 0.0, zeros, np.zeros(len(coef), dtype=np.intc))
 
@@ -139,13 +148,13 @@ def _check(moments: LaggedMoments, l1_penalty: float, tol: float | None, max_ite
         raise OptionError(f"tol={tol!r} is not a tolerance: give a number, 0 or more, or None")
     if isinstance(max_iter, bool) or not hasattr(max_iter, "__index__") or max_iter < 0:
         raise OptionError(f"max_iter={max_iter!r} is not a number of steps")
-    if solver != "fista":
-        raise OptionError(f"solver={solver!r} is unknown; there is 'fista'")
+    if solver not in ("auto", "coordinate", "fista"):
+        raise OptionError(f"solver={solver!r} is unknown: use 'auto', 'coordinate' or 'fista'")
     if moments.n_rows < 1:
         raise OptionError("the moments hold no usable row")
 
 
-def _residual_terms(moments: LaggedMoments, offset: FloatArray | FixedRank | None) -> tuple[FloatArray, FloatArray]:
+def residual_terms(moments: LaggedMoments, offset: FloatArray | FixedRank | None) -> tuple[FloatArray, FloatArray]:
     """``C - A0 S`` (d, pd), and the diagonal of ``sum (y_t - A0 x_t)(y_t - A0 x_t)'``."""
     energy = np.diag(moments.yy).copy()
     if offset is None:
