@@ -123,17 +123,31 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 @cli.command(short_help="Fit a model to a panel.")
 @click.argument("data", type=GivenPath())
 @click.option("--order", type=int, default=_DEFAULTS["order"], show_default=True, help="Lags.")
-@click.option("--rank", type=int, default=_DEFAULTS["rank"], show_default=True, help="Rank of the shared part.")
+@click.option(
+    "--rank",
+    type=NumberOr("auto", int),
+    metavar="[auto|N]",
+    default=_DEFAULTS["rank"],
+    show_default=True,
+    help="Rank of the shared part; auto: the clients vote.",
+)
+@click.option(
+    "--init",
+    type=click.Choice(["spectral", "local"]),
+    default=_DEFAULTS["init"],
+    show_default=True,
+    help="Start of the rounds: a gradient step from zero, or the longest client's own low-rank part.",
+)
 @click.option(
     "--out", required=True, type=GivenPath(), metavar="MODEL", help="The model file; replaced if it is there."
 )
 @click.option(
     "--l1-penalty",
-    type=NumberOr("rate"),
-    metavar="[rate|X]",
-    default="rate",
+    type=NumberOr("cv|rate"),
+    metavar="[cv|rate|X]",
+    default="cv",
     show_default=True,
-    help="Penalty of the sparse parts; rate: 2 sqrt(log(pd)/T_k).",
+    help="Penalty of the sparse parts; cv: by rolling forecasts; rate: 2 sqrt(log(pd)/T_k).",
 )
 @click.option(
     "--shared-solver",
@@ -152,7 +166,12 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
     help="Rounds of the shared fit; auto: ceil(10 log T).",
 )
 @click.option(
-    "--step", type=NumberOr("auto"), metavar="[auto|X]", default="auto", show_default=True, help="Step of the rounds."
+    "--step",
+    type=NumberOr("auto|cv"),
+    metavar="[auto|cv|X]",
+    default="auto",
+    show_default=True,
+    help="Step of the rounds; auto: the safe one.",
 )
 @click.option(
     "--local-iter",
@@ -188,7 +207,7 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar, no summary.")
 def fit(
-    data: str, order: int, rank: int, out: str, l1_penalty: str | float, shared_solver: str, ridge: float,
+    data: str, order: int, rank: str | int, init: str, out: str, l1_penalty: str | float, shared_solver: str, ridge: float,
     rounds: str | int, step: str | float, local_iter: int, local_tol: float | None, clip: float | None,
     no_center: bool, no_scale: bool, epsilon: float | None, delta: float | None, kappa: str | float | None,
     missing: str, time: str | None, client: str | None, freq: str | None, jobs: int | None, seed: int | None,
@@ -202,7 +221,7 @@ def fit(
     privacy = _privacy(epsilon, delta, kappa, seed)
     target_file(out, model=True)
     model = FedVAR(
-        order, rank, shared_solver=shared_solver, ridge=ridge, n_rounds=rounds, step=step,
+        order, rank, init=init, shared_solver=shared_solver, ridge=ridge, n_rounds=rounds, step=step,
         l1_penalty=l1_penalty, local_iter=local_iter, local_tol=local_tol, privacy=privacy,
         center=not no_center, scale=not no_scale, clip=clip, n_jobs=jobs, random_state=seed,
         verbose=not quiet and stderr_is_terminal() and importlib.util.find_spec("tqdm") is not None,

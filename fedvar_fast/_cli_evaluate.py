@@ -268,7 +268,7 @@ def _estimators(
             found["FedVAR"] = FedVAR(order, clip=clip, **federated)
         else:
             name, kind = _ALONE[word]
-            found[name] = kind(order, clip=clip)  # type: ignore[call-arg]  # all of them have these
+            found[name] = kind(order, clip=clip)
     for epsilon, delta in pairs:
         noise = Privacy(epsilon, delta, reproducible=federated["random_state"] is not None)
         found[f"FedVAR({epsilon:g},{delta:g})"] = FedVAR(order, clip=clip, privacy=noise, **federated)

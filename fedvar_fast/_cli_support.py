@@ -92,28 +92,29 @@ class GivenPath(click.Path):
 
 
 class NumberOr(click.ParamType):
-    """A number, or one word.
+    """A number, or one of a few words.
 
     Parameters
     ----------
-    word : str
+    words : str
+        Separated by "|".
     number : type
         `int` or `float`.
     """
 
-    def __init__(self, word: str, number: type[int] | type[float] = float) -> None:
-        self.word, self.number = word, number
-        self.name = f"{word}|{'N' if number is int else 'X'}"
+    def __init__(self, words: str, number: type[int] | type[float] = float) -> None:
+        self.words, self.number = words.split("|"), number
+        self.name = f"{words}|{'N' if number is int else 'X'}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word as it is, or the number."""
-        if value == self.word or isinstance(value, self.number):
+        if value in self.words or isinstance(value, self.number):
             return value
         try:
             return self.number(value)
         except ValueError:
             kind = "a whole number" if self.number is int else "a number"
-            self.fail(f"{value!r} is neither {self.word!r} nor {kind}.", param, ctx)
+            self.fail(f"{value!r} is neither {' nor '.join(map(repr, self.words))} nor {kind}.", param, ctx)
 
 
 @contextmanager

@@ -179,7 +179,8 @@ class _Plan:
         if short:
             raise DataError(
                 f"too few rows: client {', '.join(short)}; {self.n_origins} origin(s) at horizon {self.horizon} and "
-                f"{what} need at least {least + ahead} rows of each client: take fewer origins, or leave the client out"
+                f"{what} need at least {least + ahead} rows of each client: take fewer origins"
+                f"{'' if window_length is None else ', a shorter window'}, or leave the client out"
             )
         self.length = {name: first if window_length is None else least for name, first in self.first.items()}
 

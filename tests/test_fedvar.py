@@ -298,7 +298,7 @@ def test_nothing_global_changes(series, tmp_path):
     state, filters, pools = np.random.get_state(), list(warnings.filters), pool_threads()  # noqa: NPY002
     errors = np.geterr()
     kept = {name: y.copy() for name, y in series.items()}
-    fitted = FedVAR(order=2, rank=2).fit(series)
+    fitted = FedVAR(order=2, rank=2, l1_penalty=0.1).fit(series)
     fitted.forecast(3, level=90)
     fitted.update({"west": series["west"][:5]}).save(tmp_path / "m")
     fv.load(tmp_path / "m").add_client("new", series["west"]).summary()
@@ -312,14 +312,14 @@ def test_nothing_global_changes(series, tmp_path):
 def test_local_tolerance_that_is_not_reached_warns(series, monkeypatch):
     from fedvar_fast.solvers import fista
 
-    monkeypatch.setattr(fista.kernels, "fista_lasso", stopped_early(fista.kernels.fista_lasso))
+    monkeypatch.setattr(fista.kernels, "coordinate_lasso", stopped_early(fista.kernels.coordinate_lasso))
     with pytest.warns(ConvergenceWarning):
         FedVAR(order=2, rank=1, l1_penalty=0.01, local_tol=1e-12).fit({"west": series["west"]})
 
 
 def stopped_early(real):
     def solve(*args):
-        return real(*args[:7], 1, *args[8:])
+        return real(*args[:6], 1, *args[7:])
 
     return solve
 
@@ -343,7 +343,7 @@ def test_params_and_clone(series):
 
 
 def test_rate_penalty(series):
-    fitted = FedVAR(order=2, rank=1).fit(series)
+    fitted = FedVAR(order=2, rank=1, l1_penalty="rate").fit(series)
     for name, y in series.items():
         assert fitted.l1_penalty_[name] == pytest.approx(2 * np.sqrt(np.log(6) / (len(y) - 2)))
 
@@ -393,7 +393,7 @@ def test_a_step_that_diverges_is_a_named_error(series, step):
 
 
 def test_too_few_rows_and_no_variation(series):
-    FedVAR(order=2, rank=1).fit({"a": series["west"][:4]})
+    FedVAR(order=2, rank=1, l1_penalty="rate").fit({"a": series["west"][:4]})
     with pytest.raises(DataError, match="'b' has 3 rows"):
         FedVAR(order=2, rank=1).fit({"a": series["west"], "b": series["east"][:3]})
     with pytest.warns(ConstantColumnWarning), pytest.raises(OptionError, match="constant"):

@@ -234,14 +234,14 @@ class FedVAR(PanelVAR):
     ) -> dict[str, Any]:
         tune_step = isinstance(self.step, str) and self.step == "cv"
         if not (tune_step or self._tunes_penalty()):
-            return {"l1_penalty_": {name: self._penalty(name, one) for name, one in moments.items()}}
+            return {}
         origins = {
             name: self._origins(data[name], state, int(self.n_origins), int(self.refit_every))
             for name, state in states.items()
         }
         if self.privacy is not None and not tune_step:
             # The penalties wait for the noisy A_0: tuning on a clean one would send clean messages.
-            return {"l1_penalty_": None, "_origins": origins}
+            return {"_origins": origins}
         penalty = self.l1_penalty
         if penalty == "rate":
             penalty = {name: self._penalty(name, one) for name, one in moments.items()}
@@ -266,6 +266,7 @@ class FedVAR(PanelVAR):
         self, states: dict[str, ClientState], tuned: dict[str, Any], continuing: bool = False
     ) -> dict[str, Any]:
         moments = {name: state.standardized() for name, state in states.items()}
+        tuned = tuned | self._given_options(moments)
         ledger = self._running_ledger(continuing)
         if self.privacy is not None and not continuing:
             self._record_choices(ledger, moments)
@@ -292,6 +293,17 @@ class FedVAR(PanelVAR):
             }
         )
 
+    def _given_options(self, moments: dict[str, LaggedMoments]) -> dict[str, Any]:
+        """What the options say outright, whatever an earlier fit chose."""
+        given: dict[str, Any] = {}
+        if not isinstance(self.rank, str):
+            given["rank_"] = self._checked_rank(int(self.rank), moments)
+        if not self._tunes_penalty():
+            given["l1_penalty_"] = {name: self._penalty(name, one) for name, one in moments.items()}
+        if not (isinstance(self.step, str) and self.step == "cv"):
+            given["step_factor_"] = 1.0
+        return given
+
     def _record_choices(self, ledger: Ledger, moments: dict[str, LaggedMoments]) -> None:
         """What tuning sends from a client without noise."""
         longest = max(moments, key=lambda name: moments[name].n_rows)
@@ -301,8 +313,8 @@ class FedVAR(PanelVAR):
             if isinstance(self.init, str) and self.init == "local" and name == longest:
                 ledger.record(name, "local start", n_numbers=one.yx.size, sensitivity=None, sigma=0.0)
             if isinstance(self.step, str) and self.step == "cv":
-                ledger.record(name, "gradients and errors of the step's tuning", n_numbers=one.yx.size, sensitivity=None,
-                              sigma=0.0)  # fmt: skip
+                what = "gradients and errors of the step's tuning"
+                ledger.record(name, what, n_numbers=one.yx.size, sensitivity=None, sigma=0.0)
 
     def _running_ledger(self, continuing: bool) -> Ledger:
         """A copy of the ledger so far when a fitted model is updated, so that totals go on; else a new one."""

@@ -215,9 +215,7 @@ class LocalVAR(PanelVAR):
         if bound is not None and is_given(bound):
             fixed = penalty_of("max_entry", bound, client)
         if origins is None:
-            nuclear = penalty_of("nuclear_penalty", self.nuclear_penalty, client) if self._has_low_rank else math.inf
-            l1 = penalty_of("l1_penalty", self.l1_penalty, client) if self._has_sparse else math.inf
-            return nuclear, l1, fixed, None
+            return math.inf, math.inf, fixed, None
         path = self._tune_path(client, origins, None if math.isinf(fixed) else fixed)
         warn_at_edge(client, path)
         nuclear, l1 = path.chosen.get("nuclear_penalty", math.inf), path.chosen.get("l1_penalty", math.inf)
@@ -245,6 +243,7 @@ class LocalVAR(PanelVAR):
     ) -> dict[str, Any]:
         results = {}
         warm: dict[str, AdmmState] = getattr(self, "_warm", {}) if continuing else {}
+        tuned = tuned | self._given_options(states)
         for name, state in states.items():
             bound = tuned["max_entry_"][name]
             results[name] = self._solve(
@@ -257,6 +256,17 @@ class LocalVAR(PanelVAR):
             "sparse_": {name: result.sparse for name, result in results.items()},
             "coef_": {name: result.low_rank + result.sparse for name, result in results.items()},
             "gap_": {name: result.gap for name, result in results.items()},
+        }
+
+    def _given_options(self, states: dict[str, ClientState]) -> dict[str, Any]:
+        """Penalties and bounds that the options say outright, whatever an earlier fit chose."""
+        options: dict[str, Any] = {"max_entry": self.max_entry}
+        options |= {"nuclear_penalty": self.nuclear_penalty} if self._has_low_rank else {}
+        options |= {"l1_penalty": self.l1_penalty} if self._has_sparse else {}
+        return {
+            f"{option}_": {name: penalty_of(option, value, name) for name in states}
+            for option, value in options.items()
+            if value is not None and is_given(value)
         }
 
     def _solve(
