@@ -240,7 +240,8 @@ def main():
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
-    rows = [build(arguments.repeat) for build in (moments_row, pair_row, fista_row, lasso_row, svd_row, fit_row, tuning_row)]
+    builders = (moments_row, pair_row, fista_row, lasso_row, svd_row, fit_row, tuning_row)
+    rows = [build(arguments.repeat) for build in builders]
     print(
         f"{platform.processor() or platform.machine()}, {kernels.resolve_n_jobs(None)} threads, NumPy {np.__version__}"
     )

@@ -207,8 +207,8 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar, no summary.")
 def fit(
-    data: str, order: int, rank: str | int, init: str, out: str, l1_penalty: str | float, shared_solver: str, ridge: float,
-    rounds: str | int, step: str | float, local_iter: int, local_tol: float | None, clip: float | None,
+    data: str, order: int, rank: str | int, init: str, out: str, l1_penalty: str | float, shared_solver: str,
+    ridge: float, rounds: str | int, step: str | float, local_iter: int, local_tol: float | None, clip: float | None,
     no_center: bool, no_scale: bool, epsilon: float | None, delta: float | None, kappa: str | float | None,
     missing: str, time: str | None, client: str | None, freq: str | None, jobs: int | None, seed: int | None,
     as_json: bool, quiet: bool,

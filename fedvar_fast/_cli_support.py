@@ -44,12 +44,14 @@ _FLAGS = {
     "n_rows": "rows",
     "nonzeros_per_row": "nonzeros",
     "n_jobs": "jobs",
+    "n_origins": "origins",
     "random_state": "seed",
 }
 _SAME_NAME = (
     "order", "rank", "dim", "stability", "l1_penalty", "shared_solver", "ridge", "step", "local_iter",
     "local_tol", "clip", "epsilon", "delta", "kappa", "missing", "freq", "time", "client", "overwrite", "steps",
-    "level",
+    "level", "init", "horizon", "window", "window_length", "retune_every", "units", "baseline", "max_rank",
+    "nuclear_penalty",
 )  # fmt: skip
 _OPTION = re.compile(rf"(?<![\w'\"./-])({'|'.join((*_FLAGS, *_SAME_NAME))})(=| must\b)")
 

@@ -17,7 +17,7 @@ from fedvar_fast._evaluation_result import FLOORS, EvaluationResult, Settings
 from fedvar_fast._typing import FloatArray
 from fedvar_fast.estimators.base import PanelVAR
 from fedvar_fast.exceptions import ConstantColumnWarning, DataError, OptionError, OptionTypeError
-from fedvar_fast.kernels import resolve_n_jobs
+from fedvar_fast.kernels import one_blas_thread, resolve_n_jobs
 from fedvar_fast.panel import ClientSeries, Panel, as_panel
 from fedvar_fast.scaling import Scaling
 
@@ -98,7 +98,8 @@ def rolling_evaluation(
     _check_rows(data, plan, order)
     centers, scales = _training_statistics(data, plan)
     segments = _segments(n_origins, retune_every)
-    with _progress_bar(progress, len(methods) * n_origins) as advance:
+    # One BLAS thread: many small fits gain nothing from more, and no sum then depends on how many there are.
+    with one_blas_thread(), _progress_bar(progress, len(methods) * n_origins) as advance:
         runs = _run_all(methods, data, plan, segments, jobs, advance)
     forecasts = {name: _joined([runs[name, one.start] for one in segments]) for name in methods}
     forecasts |= {"mean": centers, "zero": {name: np.zeros_like(center) for name, center in centers.items()}}

@@ -11,6 +11,7 @@ from scipy.linalg.cython_blas cimport dgemm as _dgemm
 from scipy.linalg.cython_lapack cimport dgelqf as _dgelqf
 from scipy.linalg.cython_lapack cimport dorglq as _dorglq
 from scipy.linalg.cython_lapack cimport dgesdd as _dgesdd
+from scipy.linalg.cython_lapack cimport dposv as _dposv
 from scipy.linalg.cython_lapack cimport dsyevd as _dsyevd
 
 
@@ -72,4 +73,13 @@ cdef inline int syevd(
     cdef char triangle = b"L"
     cdef int info = 0
     _dsyevd(&job, &triangle, &n, a, &n, values, work, &lwork, iwork, &liwork, &info)
+    return info
+
+
+cdef inline int posv(int n, double* a, double* b) noexcept nogil:
+    """Solve A x = b, A symmetric positive definite (overwritten by its factor), x over b. Returns LAPACK's info."""
+    cdef char triangle = b"L"
+    cdef int info = 0
+    cdef int one = 1
+    _dposv(&triangle, &n, &one, a, &n, b, &n, &info)
     return info

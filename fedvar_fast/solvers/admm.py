@@ -13,6 +13,7 @@ from fedvar_fast import kernels
 from fedvar_fast._typing import FloatArray
 from fedvar_fast.exceptions import ConvergenceWarning, OptionError
 from fedvar_fast.moments import LaggedMoments
+from fedvar_fast.solvers.fista import residual_terms
 
 __all__ = ["AdmmState", "FactoredMoments", "LowRankSparseResult", "largest_nuclear_penalty", "low_rank_plus_sparse"]
 
@@ -23,6 +24,10 @@ _RELAXATION = 1.6
 #: Points that Anderson mixing remembers, and by how much a residual may grow before it is taken back.
 _MIXING_MEMORY = 6
 _MIXING_GROWTH = 2.0
+#: Steps between two exact solutions for the sparse part given the low-rank one.
+_POLISH_EVERY = 300
+#: Sweeps that such a solution may take.
+_POLISH_SWEEPS = 200
 #: After so many steps the penalty parameter stays: mixing needs one map.
 _TUNING_STEPS = 400
 #: The penalty parameter changes when one scaled residual exceeds the other by this factor.
@@ -250,6 +255,12 @@ def _solve(
             best = found
         if best.gap <= tol:
             break
+        if options.has_sparse and done % _POLISH_EVERY == 0:
+            _polish(factored, options, copies, scaled, rho, 0.1 * tol)
+            mixing = _Anderson()
+            found = _certified(factored, options, copies, scaled, rho, done)
+            best = found if found.gap < best.gap else best
+            continue
         factor = _rebalance(residuals)
         if factor != 1.0 and done <= _TUNING_STEPS:
             rho *= factor
@@ -289,6 +300,23 @@ class _Anderson:
         gamma = np.linalg.lstsq(differences, residual, rcond=1e-10)[0]
         moves = np.diff(np.array(self.images), axis=0)
         return image - np.tensordot(gamma, moves, axes=1)
+
+
+def _polish(
+    factored: FactoredMoments, options: _Problem, copies: FloatArray, scaled: FloatArray, rho: float, tol: float
+) -> None:
+    """Solve for the sparse part given the low-rank one, in place.
+
+    Between nearly equal columns ADMM's multipliers crawl; the active set of coordinate descent does not.
+    """
+    moments = factored.moments
+    linear, energy = residual_terms(moments, copies[0] if options.has_low else None)
+    polished, _, _ = kernels.coordinate_lasso(
+        moments.xx, linear, energy, moments.n_rows, options.l1_penalty, copies[1], _POLISH_SWEEPS, tol
+    )
+    gradient = (polished @ moments.xx - linear) * (2.0 / moments.n_rows)
+    copies[1] = polished
+    scaled[1] = np.clip(-gradient, -options.l1_penalty, options.l1_penalty) / rho
 
 
 def _first_rho(factored: FactoredMoments) -> float:
