@@ -5,10 +5,12 @@ from libc.math cimport fabs
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-# Rounds of sweeps after which the nonzero coordinates are solved for exactly, and the most of them that are.
+# Rounds of sweeps after which the nonzero coordinates are solved for exactly, the most of them that are, and sweeps
+# over the nonzero coordinates between two over all.
 cdef enum:
     PATIENCE = 3
     LARGEST_SYSTEM = 400
+    INNER_SWEEPS = 10
 
 from _blas cimport axpy, gemm, posv
 from _lasso cimport row_gap, shrink
@@ -93,7 +95,7 @@ cdef int _solve_row(
     Where that does not settle it in a few rounds, the nonzero ones are solved for exactly.
     """
     cdef double threshold = 0.5 * n_rows * penalty, target = tol * energy / n_rows, move, first_move
-    cdef int everything = 0, active, j, sweep = 0, rounds = 0, allocated = 0
+    cdef int everything = 0, active, j, sweep = 0, rounds = 0, allocated = 0, inner
     cdef double* system = NULL
     cdef double* product = <double*> malloc(width * sizeof(double))
     cdef int* movable = <int*> malloc(2 * width * sizeof(int))
@@ -123,13 +125,13 @@ cdef int _solve_row(
             if coef[movable[j]] != 0.0:
                 nonzero[active] = movable[j]
                 active += 1
-        while sweep < max_iter and active > 0:
+        inner = 0
+        while sweep < max_iter and active > 0 and inner < (1 if rounds >= PATIENCE else INNER_SWEEPS):
             move = _sweep(coef, product, xx, linear, threshold, nonzero, active, width)
             sweep += 1
+            inner += 1
             # The rest waits until the nonzero ones move an order of magnitude less than the full sweep did.
             if move <= 0.1 * first_move:
-                break
-            if rounds >= PATIENCE and active <= LARGEST_SYSTEM:
                 break
         rounds += 1
         if rounds > PATIENCE and 0 < active <= LARGEST_SYSTEM:

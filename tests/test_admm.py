@@ -128,7 +128,7 @@ def test_clipping_after_the_threshold_is_not_a_minimiser(problems):
     quadratic, linear = 2 * moments.xx / moments.n_rows, 2 * moments.yx / moments.n_rows
     step = 1.0 / (2.0 * np.linalg.norm(quadratic, 2))
     low, sparse = np.zeros_like(linear), np.zeros_like(linear)
-    for _ in range(20_000):
+    for _ in range(5000):
         gradient = (low + sparse) @ quadratic - linear
         u, s, vt = np.linalg.svd(low - step * gradient, full_matrices=False)
         low = np.clip((u * np.maximum(s - step * nuclear, 0.0)) @ vt, -box, box)
@@ -275,7 +275,6 @@ def test_warm_starts_meet_the_same_optimum(problems, name, box):
     assert warm.objective == pytest.approx(cold.objective, rel=1e-7)
     again = low_rank_plus_sparse(factored, nuclear, l1, box, start=state, tol=TOL)
     assert again.n_iter <= 20 and again.objective == pytest.approx(cold.objective, rel=1e-7)
-    # A start is read, never written.
     copies = state.copies.copy()
     low_rank_plus_sparse(factored, 2 * nuclear, l1, box, start=state)
     np.testing.assert_array_equal(state.copies, copies)
@@ -406,6 +405,14 @@ def test_coordinate_lasso_meets_its_twin(dim, width, penalty):
             assert not coef[:, 2].any()
         if penalty == 50.0:
             assert not coef.any()
+
+
+def test_coordinate_lasso_arrives_from_any_start(problems):
+    moments = fv.lagged_moments(*problems["DNK"])
+    penalty, energy = 0.1 * largest_penalty(moments), np.diag(moments.yy).copy()
+    for start in (np.zeros_like(moments.yx), np.linalg.solve(moments.xx, moments.yx.T).T):
+        args = (moments.xx, moments.yx, energy, moments.n_rows, penalty, start, 2000, 1e-8)
+        assert np.all(door.coordinate_lasso(*args)[1] <= 1e-8 * energy / moments.n_rows)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

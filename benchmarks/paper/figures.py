@@ -68,18 +68,19 @@ class Axis:
 def draw_heatmaps(
     path: Path, across: Axis, down: Axis, rows: Sequence[Mapping[str, np.ndarray]], maps: Sequence[str]
 ) -> None:
-    """Rows of heatmaps with their figures in the cells; a row has the colours of `maps`.
+    """Rows of heatmaps with their figures in the cells; a row has the colours of `maps` and one scale.
 
-    A diverging colour map gets a scale that is symmetric around zero.
+    That of a diverging colour map is symmetric around zero.
     """
     n_columns = max(len(row) for row in rows)
     figure = Figure(figsize=(4.0 * n_columns, 3.3 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), n_columns, squeeze=False)
     for line, row, colours in zip(axes, rows, maps, strict=True):
+        low, high = (float(end([end(values) for values in row.values()])) for end in (np.min, np.max))
+        if colours.startswith("RdBu"):
+            low, high = -max(-low, high), max(-low, high)
         for ax, (title, values) in zip(line, row.items(), strict=True):
-            limit = float(np.abs(values).max()) or 1.0
-            limits = {"vmin": -limit, "vmax": limit} if colours.startswith("RdBu") else {}
-            image = ax.imshow(values, cmap=colours, aspect="auto", **limits)
+            image = ax.imshow(values, cmap=colours, aspect="auto", vmin=low, vmax=high)
             _write_figures(ax, image, values)
             ax.set_xticks(range(len(across.values)), [f"{value:g}" for value in across.values])
             ax.set_yticks(range(len(down.values)), [f"{value:g}" for value in down.values])
@@ -93,5 +94,6 @@ def _write_figures(ax: object, image: object, values: np.ndarray) -> None:
     for i, j in np.ndindex(values.shape):
         red, green, blue, _ = image.cmap(image.norm(values[i, j]))
         light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-        text = f"{values[i, j]:.2f}" if abs(values[i, j]) < 10 else f"{values[i, j]:.1f}"
+        # A rounded zero has no sign.
+        text = f"{round(float(values[i, j]), 2) + 0.0:.2f}"
         ax.text(j, i, text, ha="center", va="center", fontsize=8, color="black" if light else "white")

@@ -112,4 +112,5 @@ def spread(values: Any) -> dict[str, float]:
 
 def band_text(values: Mapping[str, float], digits: int = 3) -> str:
     """``mean (5 % - 95 %)``."""
-    return f"{values['mean']:.{digits}f} ({values['p05']:.{digits}f} – {values['p95']:.{digits}f})"
+    mean, low, high = (f"{round(values[key], digits) + 0.0:.{digits}f}" for key in ("mean", "p05", "p95"))
+    return f"{mean} ({low} – {high})"

@@ -25,7 +25,7 @@ _RELAXATION = 1.6
 _MIXING_MEMORY = 6
 _MIXING_GROWTH = 2.0
 #: Steps between two exact solutions for the sparse part given the low-rank one.
-_POLISH_EVERY = 300
+_POLISH_EVERY = 100
 #: Sweeps that such a solution may take.
 _POLISH_SWEEPS = 200
 #: After so many steps the penalty parameter stays: mixing needs one map.
