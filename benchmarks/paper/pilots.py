@@ -35,7 +35,7 @@ TOLERANCE = 1e-5
 Budget = tuple[float, float] | None
 WORDS = (
     f"penalties and step by rolling forecasts of the last {ORIGINS} rows of {LOCAL_PILOTS} (local) and {SHARED_PILOTS} "
-    "(federated) pilot panels with seeds of their own (purpose 'pilot'), one choice for all replications (in the CSV file)"
+    "(federated) pilot panels with seeds of their own (purpose 'pilot'), one choice for all replications (CSV)"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -147,7 +147,13 @@ class PanelVAR(BaseEstimator):
             )
         before = self._moments(series.values[:rows], state.scaling)
         moments = before.standardized(state.scaling.center, state.scaling.scale)
-        return RollingOrigins(moments, state.scaling.transform(series.values[rows - order :]), refit_every)
+        origins = RollingOrigins(moments, state.scaling.transform(series.values[rows - order :]), refit_every)
+        if moments.n_rows < 2 or not any(len(y) for _, _, y in origins):
+            raise DataError(
+                f"client {series.name!r} has too many missing values to tune on its last {n_origins} rows: fill them, "
+                "use other origins, or give the penalties"
+            )
+        return origins
 
     def _adopt(self, columns: Sequence[str], client_label: str, time_label: str, frame_kind: str) -> None:
         self.columns_ = tuple(columns)
@@ -449,6 +455,10 @@ class PanelVAR(BaseEstimator):
         return params, arrays
 
     def _param_to_json(self, name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): float(number) for key, number in value.items()}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [float(number) for number in value]
         return value.item() if isinstance(value, np.generic) else value
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
@@ -25,7 +24,7 @@ from fedvar_fast.panel import Panel
 from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy
 from fedvar_fast.privacy.report import PrivacyReport
-from fedvar_fast.tuning import TuningPath
+from fedvar_fast.tuning import TuningPath, warn_at_edge
 
 __all__ = ["FedVAR"]
 
@@ -106,7 +105,7 @@ class FedVAR(PanelVAR):
 
     _saved_attributes: ClassVar[tuple[str, ...]] = (
         "A0_", "deltas_", "rank_", "n_rounds_", "step_", "history_", "shared_gradient_norm_", "gap_", "l1_penalty_",
-        "privacy_record_", "client_ranks_", "tuning_", "step_factor_", "local_start_",
+        "privacy_record_", "client_ranks_", "tuning_", "step_factor_", "local_start_", "init_",
     )  # fmt: skip
 
     def __init__(
@@ -194,6 +193,9 @@ class FedVAR(PanelVAR):
             return 2.0 * math.sqrt(math.log(max(moments.yx.shape[1], 2)) / moments.n_rows)
         return penalty_of("l1_penalty", self.l1_penalty, client)
 
+    def _starts_local(self) -> bool:
+        return isinstance(self.init, str) and self.init == "local"
+
     def _tunes_penalty(self) -> bool:
         return self.l1_penalty != "rate" if isinstance(self.l1_penalty, str) else not is_given(self.l1_penalty)
 
@@ -202,13 +204,14 @@ class FedVAR(PanelVAR):
     def _tune(self, data: Panel, states: dict[str, ClientState]) -> dict[str, Any]:
         moments = {name: state.standardized() for name, state in states.items()}
         tuned: dict[str, Any] = {"client_ranks_": {}, "tuning_": {}, "step_factor_": 1.0, "local_start_": None}
+        tuned["init_"] = self.init if isinstance(self.init, str) else "given"
         rank, low_rank = self.rank, {}
-        if isinstance(rank, str) or (isinstance(self.init, str) and self.init == "local"):
+        if isinstance(rank, str) or (self._starts_local()):
             low_rank = self._local_low_rank(data, states, everyone=isinstance(rank, str))
         if isinstance(rank, str):
             rank, tuned["client_ranks_"], _ = choose_rank(low_rank, moments)
         tuned["rank_"] = self._checked_rank(int(rank), moments)
-        if isinstance(self.init, str) and self.init == "local":
+        if self._starts_local():
             longest = max(low_rank, key=lambda name: states[name].n_rows)
             tuned["local_start_"] = local_start(low_rank[longest], longest, tuned["rank_"])
         return tuned | self._tuned_by_origins(data, states, moments, tuned)
@@ -243,20 +246,27 @@ class FedVAR(PanelVAR):
             # The penalties wait for the noisy A_0: tuning on a clean one would send clean messages.
             return {"_origins": origins}
         penalty = self.l1_penalty
-        if penalty == "rate":
+        if isinstance(penalty, str) and penalty == "rate":
             penalty = {name: self._penalty(name, one) for name, one in moments.items()}
         found = tune_shared(origins, self._shared_options(tuned), penalty, tune_step)
-        return _from_paths(found.paths) | {"step_factor_": found.step_factor}
+        chosen = {"step_factor_": found.step_factor}
+        return chosen | ({"_origins": origins} if self.privacy is not None else _from_paths(found.paths))
 
     def _tuned(self) -> dict[str, Any]:
-        names = ("client_ranks_", "tuning_", "step_factor_", "local_start_", "rank_", "l1_penalty_")
+        if self._starts_local() and self.init_ != "local":
+            raise OptionError("init='local' needs the series, which an update does not have: fit again")
+        names = ("init_", "client_ranks_", "tuning_", "step_factor_", "local_start_", "rank_", "l1_penalty_")
         return {name: getattr(self, name) for name in names}
 
     def _chosen_options(self) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"rank": self.rank_, "l1_penalty": dict(self.l1_penalty_)}
+        chosen: dict[str, Any] = {}
+        if isinstance(self.rank, str):
+            chosen["rank"] = self.rank_
+        if self._tunes_penalty():
+            chosen["l1_penalty"] = dict(self.l1_penalty_)
         if isinstance(self.step, str) and self.step == "cv":
-            chosen["step"] = self.step_
-        if isinstance(self.init, str) and self.init == "local":
+            chosen["step"] = "auto" if self.step_ is None else self.step_
+        if self._starts_local():
             chosen["init"] = "spectral" if self.local_start_ is None else self.local_start_
         return chosen
 
@@ -274,7 +284,7 @@ class FedVAR(PanelVAR):
         with one_blas_thread():
             shared = self._shared_fit(moments, ledger, tuned)
             origins = tuned.pop("_origins", None)
-            if origins is not None:
+            if origins is not None and self._tunes_penalty():
                 paths = {
                     name: tune_given_shared(name, one, [shared.point], self.l1_penalty) for name, one in origins.items()
                 }
@@ -310,7 +320,7 @@ class FedVAR(PanelVAR):
         for name, one in moments.items():
             if isinstance(self.rank, str):
                 ledger.record(name, "rank vote", n_numbers=1, sensitivity=None, sigma=0.0)
-            if isinstance(self.init, str) and self.init == "local" and name == longest:
+            if self._starts_local() and name == longest:
                 ledger.record(name, "local start", n_numbers=one.yx.size, sensitivity=None, sigma=0.0)
             if isinstance(self.step, str) and self.step == "cv":
                 what = "gradients and errors of the step's tuning"
@@ -329,7 +339,7 @@ class FedVAR(PanelVAR):
             ridge=float(self.ridge),
             n_rounds=None if isinstance(self.n_rounds, str) else int(self.n_rounds),
             step=None if isinstance(self.step, str) else float(self.step),
-            start=tuned["local_start_"] if start is None else start,
+            start=tuned["local_start_"] if self._starts_local() else start,
             tol=float(self.shared_tol),
             step_factor=float(tuned["step_factor_"]),
         )
@@ -400,8 +410,10 @@ class FedVAR(PanelVAR):
         if self._tunes_penalty():
             origins = self._origins(panel[name], state, int(self.n_origins), int(self.refit_every))
             shared = FixedRank.from_dense(self.A0_, self.rank_)
-            penalty = tune_given_shared(name, origins, [shared], self.l1_penalty).chosen["l1_penalty"]
+            tuned = _from_paths({name: tune_given_shared(name, origins, [shared], self.l1_penalty)})
+            penalty = tuned["l1_penalty_"][name]
         else:
+            tuned = {"tuning_": {}}
             penalty = self._penalty(name, moments)
         delta, gap = self._personal_part(moments, self.A0_, penalty, summarize(moments).curvature)
         self._take(
@@ -411,6 +423,7 @@ class FedVAR(PanelVAR):
                 "coef_": self.coef_ | {name: self.A0_ + delta},
                 "gap_": self.gap_ | {name: gap},
                 "l1_penalty_": self.l1_penalty_ | {name: penalty},
+                "tuning_": self.tuning_ | tuned["tuning_"],
             },
             unchanged=self.clients_,
         )
@@ -451,8 +464,6 @@ class FedVAR(PanelVAR):
     def _param_to_json(self, name: str, value: Any) -> Any:
         if isinstance(value, Privacy):
             return asdict(value)
-        if isinstance(value, Mapping):
-            return {key: float(number) for key, number in value.items()}
         return super()._param_to_json(name, value)
 
     @classmethod
@@ -463,6 +474,9 @@ class FedVAR(PanelVAR):
 
 
 def _from_paths(paths: dict[str, TuningPath]) -> dict[str, Any]:
+    """Fitted attributes of tuned penalties, with a warning where a choice sits on its grid's edge."""
+    for name, path in paths.items():
+        warn_at_edge(name, path)
     return {
         "l1_penalty_": {name: path.chosen["l1_penalty"] for name, path in paths.items()},
         "tuning_": {name: {**path.grids, "errors": path.errors} for name, path in paths.items()},

@@ -17,7 +17,7 @@ from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
 from fedvar_fast.rank import RankChoice, select_rank, vote
 from fedvar_fast.solvers.fista import largest_penalty
-from fedvar_fast.tuning import RollingOrigins, TuningPath, common_fits, penalty_grid, tune_lasso, warn_at_edge
+from fedvar_fast.tuning import RollingOrigins, TuningPath, common_fits, penalty_grid, tune_lasso
 
 __all__ = ["SharedTuning", "choose_rank", "local_start", "tune_given_shared", "tune_shared"]
 
@@ -84,8 +84,6 @@ def tune_shared(
             best, smallest = SharedTuning(factor, paths), total
     if best is None:
         raise ArithmeticError("no rolling forecast has a finite error: the data hold numbers too large to square")
-    for name, path in best.paths.items():
-        warn_at_edge(name, path)
     return best
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedvar_fast._typing import FloatArray
 from fedvar_fast.estimators.base import PanelVAR
 from fedvar_fast.estimators.options import Penalty, check_penalty, grid_of, is_given, penalty_of, positive, whole
 from fedvar_fast.estimators.state import ClientState
-from fedvar_fast.exceptions import ConvergenceWarning
+from fedvar_fast.exceptions import ConvergenceWarning, OptionError
 from fedvar_fast.moments import LaggedMoments
 from fedvar_fast.panel import Panel
 from fedvar_fast.solvers.admm import AdmmState, LowRankSparseResult, low_rank_plus_sparse
@@ -181,6 +182,8 @@ class LocalVAR(PanelVAR):
         if self._has_sparse:
             check_penalty("l1_penalty", self.l1_penalty, ("cv",))
         if self.max_entry is not None:
+            if isinstance(self.max_entry, Sequence | np.ndarray) and not isinstance(self.max_entry, str):
+                raise OptionError("max_entry is a list: give None, a number, numbers by client, or 'cv'")
             check_penalty("max_entry", self.max_entry, ("cv",))
         whole("n_origins", self.n_origins, 1)
         whole("refit_every", self.refit_every, 1)
@@ -273,8 +276,6 @@ class LocalVAR(PanelVAR):
         self, client: str, moments: LaggedMoments, nuclear: float, l1: float, bound: float | None,
         start: AdmmState | None,
     ) -> LowRankSparseResult:  # fmt: skip
-        if l1 == 0 or (nuclear == 0 and bound is None):
-            return _unpenalised(moments, nuclear)
         result = low_rank_plus_sparse(
             moments, nuclear, l1, bound, tol=self.tol, max_iter=int(self.max_iter), start=start, warn=False
         )
@@ -292,11 +293,11 @@ class LocalVAR(PanelVAR):
 
     def _chosen_options(self) -> dict[str, Any]:
         chosen: dict[str, Any] = {}
-        if self._has_low_rank:
+        if self._has_low_rank and not is_given(self.nuclear_penalty):
             chosen["nuclear_penalty"] = dict(self.nuclear_penalty_)
-        if self._has_sparse:
+        if self._has_sparse and not is_given(self.l1_penalty):
             chosen["l1_penalty"] = dict(self.l1_penalty_)
-        if self.max_entry is not None:
+        if self.max_entry is not None and not is_given(self.max_entry):
             chosen["max_entry"] = dict(self.max_entry_)
         return chosen
 
@@ -414,11 +415,3 @@ def _tuned_bound(origins: RollingOrigins, nuclear: float, l1: float, unbounded: 
         if float(path.errors[0, 0]) < best:
             best, chosen = float(path.errors[0, 0]), part * largest
     return chosen
-
-
-def _unpenalised(moments: LaggedMoments, nuclear: float) -> LowRankSparseResult:
-    """Without one of the penalties that part explains everything: least squares, whatever the other costs."""
-    coef = least_squares(moments)
-    zero = np.zeros_like(coef)
-    low, sparse = (coef, zero) if nuclear == 0 else (zero, coef)
-    return LowRankSparseResult(low, sparse, moments.loss(coef), 0.0, 0, AdmmState.zero(coef.shape, 1.0))

@@ -14,6 +14,7 @@ from fedvar_fast._typing import FloatArray
 from fedvar_fast.exceptions import ConvergenceWarning, OptionError
 from fedvar_fast.moments import LaggedMoments
 from fedvar_fast.solvers.fista import residual_terms
+from fedvar_fast.solvers.least_squares import least_squares
 
 __all__ = ["AdmmState", "FactoredMoments", "LowRankSparseResult", "largest_nuclear_penalty", "low_rank_plus_sparse"]
 
@@ -178,7 +179,8 @@ def low_rank_plus_sparse(
     problem : LaggedMoments or FactoredMoments
         The latter keeps its factorisation from one call to the next.
     nuclear_penalty, l1_penalty : float
-        At least 0; infinite: that part is zero.
+        At least 0; infinite: that part is zero. Where one is 0 (the nuclear one without a box), that part is the
+        least-squares solution of minimum norm.
     max_entry : float, optional
         ``zeta``; no bound by default.
     tol : float
@@ -208,7 +210,13 @@ def low_rank_plus_sparse(
         _penalty("l1_penalty", l1_penalty),
         math.inf if max_entry is None else _penalty("max_entry", max_entry),
     )
+    if not tol >= 0:
+        raise OptionError(f"tol={tol!r} is not a tolerance: give a number, 0 or more")
     shape = factored.linear.shape
+    if start is not None and start.copies.shape != (3, *shape):
+        raise OptionError(f"start is the state of a problem of shape {start.copies.shape[1:]}, this one has {shape}")
+    if options.l1_penalty == 0 or (options.nuclear_penalty == 0 and not options.has_box):
+        return _unpenalised(factored, options)
     if not (options.has_low or options.has_sparse) or factored.energy == 0.0:
         zero = np.zeros(shape)
         return LowRankSparseResult(zero, zero, factored.energy, 0.0, 0, AdmmState.zero(shape, 1.0))
@@ -222,6 +230,14 @@ def low_rank_plus_sparse(
             stacklevel=2,
         )
     return result
+
+
+def _unpenalised(factored: FactoredMoments, options: _Problem) -> LowRankSparseResult:
+    """A part without a penalty explains everything by itself: least squares, whatever the other part costs."""
+    coef = least_squares(factored.moments)
+    zero = np.zeros_like(coef)
+    low, sparse = (zero, coef) if options.l1_penalty == 0 else (coef, zero)
+    return LowRankSparseResult(low, sparse, factored.moments.loss(coef), 0.0, 0, AdmmState.zero(coef.shape, 1.0))
 
 
 def _penalty(name: str, value: float) -> float:

@@ -119,8 +119,10 @@ def lasso_on_moments(
     at_zero = float(np.sum(energy)) / moments.n_rows
     gap = float(np.sum(row_gaps)) / at_zero if at_zero > 0 else 0.0
     if tol is not None and np.any(row_gaps > tol * energy / moments.n_rows):
+        largest = float(np.max(row_gaps / np.maximum(energy / moments.n_rows, np.finfo(np.float64).tiny)))
         warnings.warn(
-            f"the lasso solver stopped at {max_iter} steps with a relative duality gap of {gap:.2g}, above {tol:.2g}: "
+            f"the lasso solver stopped at {max_iter} steps with a relative duality gap of {largest:.2g} in a row, "
+            f"above {tol:.2g}: "
             "allow more steps or a larger tolerance",
             ConvergenceWarning,
             stacklevel=2,

@@ -16,7 +16,8 @@ def least_squares(moments: LaggedMoments) -> FloatArray:
     By Cholesky; where ``S`` is singular to working accuracy by eigenvalues, of which those below ``pd eps`` times the
     largest are rounding, not data, and are left out.
     """
-    lower = _cholesky(moments.xx)
+    # Fewer rows than coefficients: singular for certain, whatever rounding makes of the pivots.
+    lower = _cholesky(moments.xx) if moments.n_rows >= len(moments.xx) else None
     if lower is not None:
         from scipy.linalg import cho_solve
 
