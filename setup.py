@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
-KERNELS = ["_threads", "_moments", "_gradient", "_fista", "_coordinate", "_admm", "_lowrank"]
+KERNELS = ["_threads", "_moments", "_spectral", "_gradient", "_clipped", "_fista", "_coordinate", "_admm", "_lowrank"]
 HEADERS = ["kernels/_blas.pxd", "kernels/_lasso.pxd"]
 
 PROBE = """

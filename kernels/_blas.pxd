@@ -8,6 +8,7 @@ and `d * p` beyond 2**31 cannot be held in memory anyway.
 
 from scipy.linalg.cython_blas cimport daxpy as _daxpy
 from scipy.linalg.cython_blas cimport dgemm as _dgemm
+from scipy.linalg.cython_blas cimport dsyrk as _dsyrk
 from scipy.linalg.cython_lapack cimport dgelqf as _dgelqf
 from scipy.linalg.cython_lapack cimport dorglq as _dorglq
 from scipy.linalg.cython_lapack cimport dgesdd as _dgesdd
@@ -30,6 +31,16 @@ cdef inline void gemm(
     if ldb < 1:
         ldb = 1
     _dgemm(&tb, &ta, &n, &m, &k, &alpha, <double*> b, &ldb, <double*> a, &lda, &beta, c, &ldc)
+
+
+cdef inline void syrk(
+    int n, int k, double alpha, const double* a, int lda, double beta, double* c, int ldc
+) noexcept nogil:
+    """Lower triangle of C = alpha * A' A + beta * C, A k x n and C n x n, row-major."""
+    # Column-major reading: A is n x k, and our lower triangle is BLAS's upper one.
+    cdef char triangle = b"U"
+    cdef char trans = b"N"
+    _dsyrk(&triangle, &trans, &n, &k, &alpha, <double*> a, &lda, &beta, c, &ldc)
 
 
 cdef inline void axpy(int n, double alpha, const double* x, double* y) noexcept nogil:

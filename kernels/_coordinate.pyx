@@ -12,12 +12,12 @@ cdef enum:
     LARGEST_SYSTEM = 400
     INNER_SWEEPS = 10
 
-from _blas cimport axpy, gemm, posv
+from _blas cimport axpy, posv
 from _lasso cimport row_gap, shrink
 
 
 cdef double _sweep(
-    double* coef, double* product, const double* xx, const double* linear, double threshold,
+    double* coef, double* product, const double* xx, const double* diagonal, const double* linear, double threshold,
     const int* which, int count, int width,
 ) noexcept nogil:
     """One pass over the coordinates `which`; returns the largest move, in units of the gradient.
@@ -25,16 +25,18 @@ cdef double _sweep(
     d_j = soft(S_jj d_j - (S d - m)_j, threshold) / S_jj, and S d follows by one axpy when d_j moves.
     """
     cdef int i, j
-    cdef double diagonal, before, updated, largest = 0.0, move
+    cdef double before, updated, gradient, largest = 0.0, move
     for i in range(count):
         j = which[i]
-        diagonal = xx[<Py_ssize_t> j * width + j]
         before = coef[j]
-        updated = shrink(diagonal * before - (product[j] - linear[j]), threshold) / diagonal
+        gradient = product[j] - linear[j]
+        if before == 0.0 and fabs(gradient) <= threshold:
+            continue
+        updated = shrink(diagonal[j] * before - gradient, threshold) / diagonal[j]
         if updated != before:
             coef[j] = updated
             axpy(width, updated - before, xx + <Py_ssize_t> j * width, product)
-            move = fabs(updated - before) * diagonal
+            move = fabs(updated - before) * diagonal[j]
             if move > largest:
                 largest = move
     return largest
@@ -87,8 +89,8 @@ cdef int _face_optimum(
 
 
 cdef int _solve_row(
-    const double* xx, const double* linear, double energy, double n_rows, double penalty, int max_iter, double tol,
-    int width, double* coef, double* gap, int* iterations,
+    const double* xx, const double* diagonal, const double* linear, double energy, double n_rows, double penalty,
+    int max_iter, double tol, int width, double* coef, double* gap, int* iterations,
 ) noexcept nogil:
     """One lasso. Sweeps over all coordinates alternate with sweeps over the nonzero ones until these stand still.
 
@@ -107,7 +109,7 @@ cdef int _solve_row(
     nonzero = movable + width
     for j in range(width):
         product[j] = 0.0
-        if xx[<Py_ssize_t> j * width + j] > 0.0:
+        if diagonal[j] > 0.0:
             movable[everything] = j
             everything += 1
         else:
@@ -118,7 +120,7 @@ cdef int _solve_row(
             axpy(width, coef[j], xx + <Py_ssize_t> j * width, product)
     gap[0] = row_gap(coef, product, linear, energy, n_rows, penalty, width)
     while gap[0] > target and sweep < max_iter:
-        first_move = _sweep(coef, product, xx, linear, threshold, movable, everything, width)
+        first_move = _sweep(coef, product, xx, diagonal, linear, threshold, movable, everything, width)
         sweep += 1
         active = 0
         for j in range(everything):
@@ -127,7 +129,7 @@ cdef int _solve_row(
                 active += 1
         inner = 0
         while sweep < max_iter and active > 0 and inner < (1 if rounds >= PATIENCE else INNER_SWEEPS):
-            move = _sweep(coef, product, xx, linear, threshold, nonzero, active, width)
+            move = _sweep(coef, product, xx, diagonal, linear, threshold, nonzero, active, width)
             sweep += 1
             inner += 1
             # The rest waits until the nonzero ones move an order of magnitude less than the full sweep did.
@@ -153,7 +155,10 @@ cdef int _solve_row(
         gap[0] = row_gap(coef, product, linear, energy, n_rows, penalty, width)
     iterations[0] = sweep
     # The product was kept by updates; the gap that is reported is that of the product made afresh.
-    gemm(False, False, 1, width, width, 1.0, coef, width, xx, width, 0.0, product, width)
+    memset(product, 0, width * sizeof(double))
+    for j in range(width):
+        if coef[j] != 0.0:
+            axpy(width, coef[j], xx + <Py_ssize_t> j * width, product)
     gap[0] = row_gap(coef, product, linear, energy, n_rows, penalty, width)
     free(system)
     free(product)
@@ -183,12 +188,20 @@ def coordinate_lasso(
     """
     cdef Py_ssize_t rows = linear.shape[0], i
     cdef int width = <int> linear.shape[1], failures = 0
+    cdef double* diagonal
     if rows == 0 or width == 0:
         return
+    # Side by side: in the matrix every entry of the diagonal is a cache line of its own.
+    diagonal = <double*> malloc(width * sizeof(double))
+    if diagonal == NULL:
+        raise MemoryError(f"no memory for the diagonal of a {width} x {width} matrix")
+    for i in range(width):
+        diagonal[i] = xx[i, i]
     for i in prange(rows, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1):
         failures += _solve_row(
-            &xx[0, 0], &linear[i, 0], energy[i], n_rows, penalty, max_iter, tol, width, &coef[i, 0], &gaps[i],
+            &xx[0, 0], diagonal, &linear[i, 0], energy[i], n_rows, penalty, max_iter, tol, width, &coef[i, 0], &gaps[i],
             &iterations[i],
         )
+    free(diagonal)
     if failures:
         raise MemoryError(f"no memory for coordinate descent on {rows} rows of {width} coefficients")

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 #: Told apart by colour-blind readers (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vP"
+#: Up to so many points each has its tick.
+_MOST_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,6 @@ class Chart:
     title: str
     lines: Sequence[Line]
     y_label: str = ""
-    log: bool = False
 
 
 def draw_lines(path: Path, x_label: str, charts: Sequence[Chart], marks: bool = True) -> None:
@@ -49,11 +50,11 @@ def draw_lines(path: Path, x_label: str, charts: Sequence[Chart], marks: bool = 
             )  # fmt: skip
             if line.low is not None and line.high is not None:
                 ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
-        if chart.log:
-            ax.set_yscale("log")
+        if len(chart.lines[0].x) <= _MOST_TICKS:
+            ax.set_xticks(list(chart.lines[0].x))
         ax.set(xlabel=x_label, ylabel=chart.y_label)
         ax.set_title(chart.title, fontsize=10)
-        ax.grid(True, which="both", color="0.92")
+        ax.grid(True, color="0.92")
         ax.legend(fontsize=8, frameon=False)
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)

@@ -20,6 +20,7 @@ else:
         ) from error
 
 admm = _backend.admm
+clipped_gradient_pair = _backend.clipped_gradient_pair
 coordinate_lasso = _backend.coordinate_lasso
 lagged_moments = _backend.lagged_moments
 gradient_pair = _backend.gradient_pair
@@ -32,6 +33,7 @@ randomized_svd = _backend.randomized_svd
 
 __all__ = [
     "admm",
+    "clipped_gradient_pair",
     "coordinate_lasso",
     "fista_lasso",
     "gradient_pair",

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedvar_fast._typing import FloatArray, IntArray
-from fedvar_fast.kernels import _admm, _coordinate, _fista, _gradient, _lowrank, _moments
-
-#: Values of one block of rows that a thread works on: a quarter of a MiB, about half of a level-2 cache.
-BLOCK_VALUES = 32_768
-#: All private accumulators of a pass together, in values (24 MiB).
-ACCUMULATOR_VALUES = 3_145_728
-#: Time is cut into at most so many segments, whatever the number of threads.
-MAX_SEGMENTS = 32
-#: A segment shorter than this is not worth an accumulator of its own.
-MIN_SEGMENT_ROWS = 512
+from fedvar_fast._typing import AnyArray, FloatArray, IntArray
+from fedvar_fast.kernels import _admm, _clipped, _coordinate, _fista, _gradient, _lowrank, _moments
+from fedvar_fast.kernels._lagged import block_row
 
 
 def _matrix(a: FloatArray) -> FloatArray:
     """The array itself when it is C-ordered float64, else a copy that is."""
     return np.ascontiguousarray(a, dtype=np.float64)
-
-
-def _segmentation(n_responses: int, dim: int, order: int) -> tuple[int, int, int]:
-    """Segments, responses per segment, responses per block: a function of the data's shape alone."""
-    block = int(np.clip(BLOCK_VALUES // dim, 64, 4096))
-    by_memory = ACCUMULATOR_VALUES // (dim * (order + 1) * dim)
-    n_segments = int(np.clip(min(n_responses // MIN_SEGMENT_ROWS, by_memory), 1, MAX_SEGMENTS))
-    segment = -(-n_responses // n_segments)
-    return -(-n_responses // segment), segment, min(block, segment)
 
 
 def lagged_moments(
@@ -41,12 +24,7 @@ def lagged_moments(
     """
     y = _matrix(y)
     dim = y.shape[1]
-    n_segments, segment, block = _segmentation(len(y) - order, dim, order)
-    partial = np.zeros((n_segments, dim, (order + 1) * dim))
-    partial_sum = np.zeros((n_segments, dim))
-    lags_apart = int(n_segments < 8 and n_segments < n_threads)
-    _moments.top_block_row(y, _matrix(center), order, segment, block, lags_apart, n_threads, partial, partial_sum)
-    top, total = partial.sum(axis=0), partial_sum.sum(axis=0)
+    top, total = block_row(y, _matrix(center), order, n_threads)
     head, tail = y[:order] - center, y[len(y) - order :] - center
     head[np.isnan(head)] = 0.0
     tail[np.isnan(tail)] = 0.0
@@ -79,6 +57,58 @@ def gradient_pair(
         column_part,
     )
     return row_part, column_part, core, yxv
+
+
+def _clipped_segmentation(n_responses: int, order: int, dim: int, width: int) -> tuple[int, int, int]:
+    """Segments, responses per segment, responses per block: a function of the problem's shape alone.
+
+    A block holds ``d + 2 (p+1) r`` values a row, a quarter of a MiB in all where that is 64 rows or more (and never
+    fewer rows than lags); 32 segments at most, of 512 rows at least, their accumulators 24 MiB together.
+    """
+    block = max(int(np.clip(32_768 // (dim + 2 * width), 64, 4096)), order)
+    by_memory = 3_145_728 // max(dim * width, 1)
+    n_segments = int(np.clip(min(n_responses // 512, by_memory), 1, 32))
+    segment = -(-n_responses // n_segments)
+    return -(-n_responses // segment), segment, min(block, segment)
+
+
+def clipped_gradient_pair(
+    y: AnyArray,
+    center: FloatArray,
+    scale: FloatArray,
+    order: int,
+    u: FloatArray,
+    s: FloatArray,
+    v: FloatArray,
+    clip_norm: float,
+    n_threads: int = 1,
+) -> tuple[FloatArray, FloatArray, int, int]:
+    """``R`` (r, pd), ``B`` (d, r) of ``(2/T) sum_t min(1, c/||H_t||) H_t``, ``H_t = P_T(e_t x_t')``, from the series.
+
+    ``z = (y - center) / scale``, ``e_t = A x_t - z_t``. Also the number of rows with ``||H_t|| <= c``, and the number
+    of usable rows T: those without a missing (or infinite) value in the response or a lag. A float32 or float64
+    series is read as it lies, whatever its strides; anything else is copied.
+    """
+    if y.dtype not in (np.float32, np.float64) or not (y.dtype.isnative and y.flags.aligned):
+        y = _matrix(y)
+    dim, rank = u.shape
+    width = (order + 1) * rank
+    n_segments, segment, block = _clipped_segmentation(max(len(y) - order, 1), order, dim, width)
+    u = _matrix(u)
+    lag_major = _matrix(v).reshape(order, dim, rank).transpose(1, 0, 2).reshape(dim, order * rank)
+    partial, counts = np.zeros((n_segments, width, dim)), np.zeros((n_segments, 2), dtype=np.intp)
+    _clipped.clipped_sums(
+        y, _matrix(center), _matrix(1.0 / np.asarray(scale, dtype=np.float64)), np.hstack([lag_major, u]), _matrix(s),
+        order, float(clip_norm), segment, block, n_threads, partial, counts,
+    )  # fmt: skip
+    n_unclipped, n_rows = (int(count) for count in counts.sum(axis=0))
+    total = (2.0 / max(n_rows, 1)) * partial.sum(axis=0)
+    row_part = total[: order * rank].reshape(order, rank, dim).transpose(1, 0, 2).reshape(rank, order * dim)
+    column_part = -np.ascontiguousarray(total[order * rank :].T)
+    for _ in range(2):
+        # Once leaves cancellation errors in the span of U.
+        column_part -= u @ (u.T @ column_part)
+    return np.ascontiguousarray(row_part), column_part, n_unclipped, n_rows
 
 
 def soft_threshold(a: FloatArray, threshold: float) -> FloatArray:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedvar_fast._typing import FloatArray, IntArray
+from fedvar_fast._typing import AnyArray, FloatArray, IntArray
 
 __all__ = [
     "admm",
+    "clipped_gradient_pair",
     "coordinate_lasso",
     "fista_lasso",
     "gradient_pair",
@@ -42,6 +43,40 @@ def gradient_pair(
     gradient = (2.0 / n_rows) * ((u * s) @ (v.T @ xx) - yx)
     column_part = gradient @ v
     return u.T @ gradient, column_part - u @ (u.T @ column_part), v.T @ xx @ v, yx @ v
+
+
+def clipped_gradient_pair(
+    y: AnyArray,
+    center: FloatArray,
+    scale: FloatArray,
+    order: int,
+    u: FloatArray,
+    s: FloatArray,
+    v: FloatArray,
+    clip_norm: float,
+    n_threads: int = 1,
+) -> tuple[FloatArray, FloatArray, int, int]:
+    """``R, B`` of ``(2/T) sum min(1, c/||H_t||) H_t``, rows with ``||H_t|| <= c``, T; from the design matrix."""
+    z = (np.asarray(y, dtype=np.float64) - center) / scale
+    n_raw = len(z)
+    if n_raw <= order:
+        return np.zeros((len(s), len(v))), np.zeros(u.shape), 0, 0
+    response = z[order:]
+    design = np.hstack([z[order - lag : n_raw - lag] for lag in range(1, order + 1)])
+    usable = np.isfinite(response).all(axis=1) & np.isfinite(design).all(axis=1)
+    response, x = response[usable], design[usable]
+    n_rows = len(x)
+    error = x @ ((u * s) @ v.T).T - response
+    q, vx = error @ u, x @ v
+    outside = error - q @ u.T
+    outside -= outside @ u @ u.T
+    row_norm = np.linalg.norm(q, axis=1) * np.linalg.norm(x, axis=1)
+    norms = np.hypot(row_norm, np.linalg.norm(outside, axis=1) * np.linalg.norm(vx, axis=1))
+    inside = norms <= clip_norm
+    weights = np.where(inside, 1.0, clip_norm / np.where(inside, 1.0, norms))
+    factor = 2.0 / max(n_rows, 1)
+    row_part = factor * (weights[:, None] * q).T @ x
+    return row_part, factor * (weights[:, None] * outside).T @ vx, int(inside.sum()), n_rows
 
 
 def soft_threshold(a: FloatArray, threshold: float) -> FloatArray:
