@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from sklearn.utils.extmath import randomized_svd as sklearn_randomized_svd
+from threadpoolctl import threadpool_limits
 
 import fedvar_fast as fv
 from fedvar_fast import kernels
+from fedvar_fast.lowrank import FixedRank
+from fedvar_fast.solvers.riemannian import clipped_gradient_pair
 
 from . import plain, problems
 
@@ -89,3 +94,55 @@ class RandomizedSVD:
     def track_excess_error_sklearn(self, shape_and_rank):
         found = sklearn_randomized_svd(self.matrix, shape_and_rank[2], random_state=0)
         return self._error(*found, shape_and_rank[2])
+
+
+class ClippedGradient:
+    """Beside one product of the series with a d x (p+1) r matrix, on the same number of threads."""
+
+    params = ([1, 2],)
+    param_names = ("n_jobs",)
+
+    def setup(self, n_jobs):
+        order, rank = 4, 5
+        self.y = problems.series(200_000, 100)
+        self.center, self.scale = self.y.mean(axis=0), self.y.std(axis=0)
+        rng = np.random.default_rng(0)
+        self.point = FixedRank.from_dense(0.1 * rng.standard_normal((100, 400)), rank)
+        self.order, self.clip_norm = order, 100.0
+        self.thin = rng.standard_normal((100, (order + 1) * rank))
+        self.product = np.empty((len(self.y), (order + 1) * rank))
+
+    def time_ours(self, n_jobs):
+        clipped_gradient_pair(self.point, self.y, self.center, self.scale, self.order, self.clip_norm, n_jobs)
+
+    def peakmem_ours(self, n_jobs):
+        self.time_ours(n_jobs)
+
+    def time_one_gemm(self, n_jobs):
+        with threadpool_limits(n_jobs, "blas"):
+            np.matmul(self.y, self.thin, out=self.product)
+
+    def track_ratio_to_one_gemm(self, n_jobs):
+        """Median of nine ratios, taken in turn."""
+        return clipped_row(self, n_jobs)["ratio"]
+
+
+def clipped_row(suite=None, n_jobs=1, repeat=9):
+    """Medians of ours and one GEMM in turn, wall and CPU seconds: printed, and returned."""
+    if suite is None:
+        suite = ClippedGradient()
+        suite.setup(n_jobs)
+    rounds = []
+    for _ in range(repeat + 1):
+        clocks = [(time.perf_counter(), time.process_time())]
+        for task in (suite.time_ours, suite.time_one_gemm):
+            task(n_jobs)
+            clocks.append((time.perf_counter(), time.process_time()))
+        rounds.append(np.diff(clocks, axis=0))
+    (ours, ours_cpu), (gemm, gemm_cpu) = np.median(rounds[1:], axis=0)
+    ratio, ratio_cpu = np.median([one[0] / one[1] for one in rounds[1:]], axis=0)
+    print(
+        f"clipped gradient, T=200,000, d=100, p=4, r=5, {n_jobs} thread(s): {1e3 * ours:.0f} ms, one GEMM "
+        f"{1e3 * gemm:.0f} ms, ratio {ratio:.2f}; CPU {1e3 * ours_cpu:.0f} and {1e3 * gemm_cpu:.0f} ms, {ratio_cpu:.2f}"
+    )
+    return {"ours": ours, "one_gemm": gemm, "ratio": ratio, "cpu_ratio": ratio_cpu}

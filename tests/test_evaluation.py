@@ -74,7 +74,7 @@ def test_forecasts_are_those_of_a_loop_by_hand(panel, window, length, horizon):
     [
         fv.FedVAR(ORDER, 1, l1_penalty=0.1, local_tol=1e-9),
         fv.FedVAR(ORDER, 1, l1_penalty=0.1, shared_solver="exact"),
-        LassoVAR(ORDER, 0.1),
+        LassoVAR(ORDER, 0.1, tol=1e-10),
         AutoregressionVAR(ORDER),
     ],
     ids=["rounds", "exact", "lasso", "ar"],

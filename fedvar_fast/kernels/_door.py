@@ -94,11 +94,12 @@ def clipped_gradient_pair(
     dim, rank = u.shape
     width = (order + 1) * rank
     n_segments, segment, block = _clipped_segmentation(max(len(y) - order, 1), order, dim, width)
-    u = _matrix(u)
-    lag_major = _matrix(v).reshape(order, dim, rank).transpose(1, 0, 2).reshape(dim, order * rank)
+    thin = np.empty((dim, order + 1, rank))
+    thin[:, :order] = np.reshape(v, (order, dim, rank)).transpose(1, 0, 2)
+    thin[:, order] = u
     partial, counts = np.zeros((n_segments, width, dim)), np.zeros((n_segments, 2), dtype=np.intp)
     _clipped.clipped_sums(
-        y, _matrix(center), _matrix(1.0 / np.asarray(scale, dtype=np.float64)), np.hstack([lag_major, u]), _matrix(s),
+        y, _matrix(center), _matrix(1.0 / np.asarray(scale, dtype=np.float64)), thin.reshape(dim, width), _matrix(s),
         order, float(clip_norm), segment, block, n_threads, partial, counts,
     )  # fmt: skip
     n_unclipped, n_rows = (int(count) for count in counts.sum(axis=0))

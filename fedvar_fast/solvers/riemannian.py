@@ -8,12 +8,12 @@ import numpy as np
 import scipy.linalg
 
 from fedvar_fast import kernels
-from fedvar_fast._typing import FloatArray
-from fedvar_fast.exceptions import OptionError
+from fedvar_fast._typing import AnyArray, FloatArray
+from fedvar_fast.exceptions import DataError, DataTypeError, OptionError
 from fedvar_fast.lowrank import FixedRank, TangentVector
-from fedvar_fast.moments import LaggedMoments
+from fedvar_fast.moments import LaggedMoments, check_order
 
-__all__ = ["LowRankComponent", "LowRankState", "exact_reduced_rank", "gradient_pair"]
+__all__ = ["LowRankComponent", "LowRankState", "clipped_gradient_pair", "exact_reduced_rank", "gradient_pair"]
 
 
 def gradient_pair(point: FixedRank, moments: LaggedMoments) -> tuple[TangentVector, float]:
@@ -32,6 +32,70 @@ def gradient_pair(point: FixedRank, moments: LaggedMoments) -> tuple[TangentVect
     # <A S, A> = sum_ij s_i s_j (U'U)_ij (V'SV)_ij, and U'U = I.
     loss = (float(np.trace(moments.yy)) - 2.0 * inner + fitted) / moments.n_rows
     return TangentVector(row_part, column_part), loss
+
+
+def clipped_gradient_pair(
+    point: FixedRank,
+    y: AnyArray,
+    center: FloatArray,
+    scale: FloatArray,
+    order: int,
+    clip_norm: float,
+    n_jobs: int | None = None,
+) -> tuple[TangentVector, int, int]:
+    """One client's projected gradient with each row's share clipped: ``(2/T) sum_t min(1, c/||H_t||_F) H_t``.
+
+    ``H_t = P_T((A x_t - z_t) x_t')``, ``z = (y - center) / scale``, ``x_t = [z_{t-1}; ...; z_{t-p}]``. With an
+    infinite `clip_norm` it is `gradient_pair` of the moments of z. The answer does not depend on the threads.
+
+    Parameters
+    ----------
+    point : FixedRank
+        ``A``, of shape (d, pd).
+    y : ndarray, shape (T_raw, d)
+        The raw series. Rows that need a missing (or infinite) value are left out.
+    center, scale : ndarray, shape (d,)
+    order : int
+        Lags ``p``.
+    clip_norm : float
+        ``c``, at least 0, may be infinite.
+    n_jobs : int, optional
+        Threads; every core by default.
+
+    Returns
+    -------
+    TangentVector, int, int
+        The pair ``(R, B)``, the number of rows with ``||H_t|| <= c``, the number of usable rows ``T``.
+
+    Raises
+    ------
+    OptionError
+        A negative clipping norm, a scale that is not positive, a point of another shape.
+    DataError
+        Fewer than ``order + 1`` rows.
+    DataTypeError
+        Values that are no numbers.
+    """
+    order, rows = check_order(order), np.asarray(y)
+    if rows.dtype.kind not in "fiub":
+        raise DataTypeError(f"a series holds real numbers, not {rows.dtype}")
+    if rows.ndim != 2 or len(rows) <= order:
+        raise DataError(f"a series of shape {rows.shape} is no table of at least {order + 1} rows, for order {order}")
+    dim = rows.shape[1]
+    if point.shape != (dim, order * dim):
+        raise OptionError(f"a point of shape {point.shape} does not fit {dim} variables and order {order}")
+    center, scale = np.asarray(center, dtype=np.float64), np.asarray(scale, dtype=np.float64)
+    if center.shape != (dim,) or not np.isfinite(center).all():
+        raise OptionError(f"center must be {dim} finite numbers, one a variable")
+    if scale.shape != (dim,) or not (np.isfinite(scale) & (scale > 0)).all():
+        raise OptionError(f"scale must be {dim} finite positive numbers, one a variable")
+    if not clip_norm >= 0:
+        raise OptionError(f"clip_norm={clip_norm!r} is not a norm: give a number, 0 or more, infinity allowed")
+    with kernels.one_blas_thread():
+        row_part, column_part, n_unclipped, n_rows = kernels.clipped_gradient_pair(
+            rows, center, scale, order, point.u, point.s, point.v, clip_norm, kernels.resolve_n_jobs(n_jobs)
+        )
+    return TangentVector(row_part, column_part), n_unclipped, n_rows
 
 
 @dataclass(frozen=True)
