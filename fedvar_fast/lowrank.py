@@ -14,6 +14,9 @@ __all__ = ["FixedRank", "TangentVector", "leading_triplets", "randomized_svd", "
 
 #: Up to this smaller dimension a full decomposition is taken; above it Lanczos, for the leading triplets only.
 _FULL_SVD_DIM = 512
+#: When power iterations of the randomised decomposition have done their work, and how many there are at the most.
+_POWER_TOLERANCE = 1e-9
+_MOST_POWER_ITERATIONS = 16
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def randomized_svd(
     rank: int,
     *,
     n_oversamples: int = 10,
-    n_power_iter: int = 4,
+    n_power_iter: int | str = "auto",
     random_state: int | np.random.Generator | None = 0,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Leading singular triplets by a random sketch (Halko, Martinsson and Tropp 2011), in compiled thin products.
@@ -149,8 +152,9 @@ def randomized_svd(
         Triplets wanted, at most ``min(m, n)``.
     n_oversamples : int
         Extra columns of the sketch.
-    n_power_iter : int
-        Power iterations, each re-orthogonalised; more of them where the singular values fall slowly.
+    n_power_iter : "auto" or int
+        Power iterations, each re-orthogonalised. ``"auto"``: until what one more has gained is less than 1e-9 of what
+        the approximation leaves out (squared norms), at most 16.
     random_state : int, Generator or None
         Of the Gaussian sketch; None for fresh entropy.
 
@@ -169,11 +173,14 @@ def randomized_svd(
     matrix = np.asarray(a, dtype=np.float64)
     if matrix.ndim != 2 or not 0 < rank <= min(matrix.shape):
         raise OptionError(f"rank={rank!r} is outside 1..min(m, n) of a matrix of shape {matrix.shape}")
-    if n_oversamples < 0 or n_power_iter < 0:
-        raise OptionError(f"n_oversamples={n_oversamples!r} and n_power_iter={n_power_iter!r} may not be negative")
+    limit, tol = (_MOST_POWER_ITERATIONS, _POWER_TOLERANCE) if n_power_iter == "auto" else (n_power_iter, -1.0)
+    if isinstance(limit, str) or limit < 0 or n_oversamples < 0:
+        raise OptionError(
+            f"n_oversamples={n_oversamples!r} and n_power_iter={n_power_iter!r} are whole numbers, 0 or more"
+        )
     width = min(rank + n_oversamples, *matrix.shape)
     sketch = np.random.default_rng(random_state).standard_normal((matrix.shape[1], width))
-    u, s, vt = kernels.randomized_svd(matrix, sketch, n_power_iter)
+    u, s, vt = kernels.randomized_svd(matrix, sketch, int(limit), rank, tol)
     return np.ascontiguousarray(u[:, :rank]), s[:rank], vt[:rank]
 
 

@@ -7,7 +7,7 @@ factors change places, so that nothing is copied or transposed.
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from _blas cimport gelqf, gemm, gesdd, orglq
+from _blas cimport gelqf, gemm, gesdd, orglq, syevd
 
 
 cdef int _qr(double* a, int m, int k, double* r) noexcept nogil:
@@ -152,51 +152,106 @@ def retract(
     _check(info, "a retraction")
 
 
+cdef int _leading_energy(
+    const double* w, int n, int width, int rank, double* gram, double* values, double* work, int lwork, int* iwork,
+    int liwork, double* energy,
+) noexcept nogil:
+    """energy = sum of the `rank` largest eigenvalues of W'W (W n x width): squared singular values found so far."""
+    cdef int i, info
+    gemm(True, False, width, width, n, 1.0, w, width, w, width, 0.0, gram, width)
+    info = syevd(width, gram, values, work, lwork, iwork, liwork)
+    energy[0] = 0.0
+    for i in range(rank):
+        energy[0] += values[width - 1 - i]
+    return info
+
+
 def randomized_svd(
-    const double[:, ::1] a, const double[:, ::1] sketch, int n_power_iter,
+    const double[:, ::1] a, const double[:, ::1] sketch, int rank, int n_power_iter, double tol,
     double[:, ::1] u, double[::1] s, double[:, ::1] vt,
 ):
     """Leading singular triplets of A from a sketch (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1).
 
-    Q = qr(A Omega); repeat: Q = qr(A qr(A'Q)); SVD of the small Q'A. Re-orthogonalised at every half step.
+    Q = qr(A Omega); repeat: Q = qr(A qr(A'Q)); SVD of the small Q'A. Re-orthogonalised at every half step. The
+    iterations stop early when the energy of the `rank` leading values, E = sum sigma_i^2 of A'Q, has grown by at
+    most tol (||A||_F^2 - E): what is left to gain is a smaller part of the error than that.
 
     Parameters
     ----------
     a : (m, n)
     sketch : Omega (n, l) with l <= min(m, n)
-    n_power_iter : power iterations
+    rank : leading triplets whose convergence counts, at most l
+    n_power_iter : power iterations at the most
+    tol : negative: never stop early
     u, s, vt : (m, l), (l,), (l, n), outputs
+
+    Returns
+    -------
+    Power iterations made.
     """
-    cdef int m = a.shape[0], n = a.shape[1], width = sketch.shape[1], i
-    cdef int info = 0
+    cdef int m = a.shape[0], n = a.shape[1], width = sketch.shape[1], iteration, done = 0
+    cdef int info = 0, lwork = 1 + 6 * width + 2 * width * width, liwork = 3 + 5 * width
+    cdef Py_ssize_t i, j
+    cdef double total = 0.0, energy = 0.0, before = 0.0
     cdef double *memory
     cdef double *q
     cdef double *w
     cdef double *r
-    cdef double *core_u
+    cdef double *v
+    cdef double *core
+    cdef double *work
+    cdef int *iwork
+    cdef bint settled = False
     if m == 0 or n == 0 or width == 0:
-        return
-    memory = <double*> malloc((<size_t> m * width + <size_t> n * width + 2 * width * width) * sizeof(double))
-    if memory == NULL:
+        return 0
+    memory = <double*> malloc(
+        (<size_t> m * width + 2 * <size_t> n * width + 2 * width * width + width + lwork) * sizeof(double)
+    )
+    iwork = <int*> malloc(liwork * sizeof(int))
+    if memory == NULL or iwork == NULL:
+        free(memory)
+        free(iwork)
         raise MemoryError("no memory for a randomised SVD")
     with nogil:
         q = memory
         w = q + m * width
         r = w + n * width
-        core_u = r + width * width
+        core = r + width * width
+        v = core + width * width
+        work = v + n * width
+        if tol >= 0.0:
+            for i in range(m):
+                for j in range(n):
+                    total += a[i, j] * a[i, j]
         gemm(False, False, m, width, n, 1.0, &a[0, 0], n, &sketch[0, 0], width, 0.0, q, width)
         info = _qr(q, m, width, r)
-        for i in range(n_power_iter):
+        for iteration in range(n_power_iter):
+            if info != 0:
+                break
+            gemm(True, False, n, width, m, 1.0, &a[0, 0], n, q, width, 0.0, w, width)
+            if tol >= 0.0:
+                info = _leading_energy(w, n, width, rank, r, work, work + width, lwork, iwork, liwork, &energy)
+                settled = info == 0 and iteration > 0 and energy - before <= tol * (total - energy)
+                if settled:
+                    break
+                before = energy
             if info == 0:
-                gemm(True, False, n, width, m, 1.0, &a[0, 0], n, q, width, 0.0, w, width)
                 info = _qr(w, n, width, r)
             if info == 0:
                 gemm(False, False, m, width, n, 1.0, &a[0, 0], n, w, width, 0.0, q, width)
                 info = _qr(q, m, width, r)
+                done += 1
+        if info == 0 and not settled:
+            gemm(True, False, n, width, m, 1.0, &a[0, 0], n, q, width, 0.0, w, width)
         if info == 0:
-            gemm(True, False, width, n, m, 1.0, q, width, &a[0, 0], n, 0.0, w, n)
-            info = _svd(w, width, n, core_u, &s[0], &vt[0, 0])
+            # A'Q = V' diag(s) W' gives A = (Q W) diag(s) V.
+            info = _svd(w, n, width, v, &s[0], core)
         if info == 0:
-            gemm(False, False, m, width, width, 1.0, q, width, core_u, width, 0.0, &u[0, 0], width)
+            gemm(False, True, m, width, width, 1.0, q, width, core, width, 0.0, &u[0, 0], width)
+            for i in range(n):
+                for j in range(width):
+                    vt[j, i] = v[i * width + j]
         free(memory)
+        free(iwork)
     _check(info, "a randomised SVD")
+    return done

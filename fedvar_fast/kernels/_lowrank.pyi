@@ -14,5 +14,12 @@ def retract(
     v_new: FloatArray,
 ) -> None: ...
 def randomized_svd(
-    a: FloatArray, sketch: FloatArray, n_power_iter: int, u: FloatArray, s: FloatArray, vt: FloatArray
-) -> None: ...
+    a: FloatArray,
+    sketch: FloatArray,
+    rank: int,
+    n_power_iter: int,
+    tol: float,
+    u: FloatArray,
+    s: FloatArray,
+    vt: FloatArray,
+) -> int: ...

@@ -234,11 +234,17 @@ def retract(
 
 
 def randomized_svd(
-    a: FloatArray, sketch: FloatArray, n_power_iter: int = 4
+    a: FloatArray, sketch: FloatArray, n_power_iter: int = 4, rank: int | None = None, tol: float = -1.0
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Leading singular triplets from a sketch ``Omega`` (n, l)."""
     q = np.linalg.qr(a @ sketch)[0]
+    before = np.inf
     for _ in range(n_power_iter):
-        q = np.linalg.qr(a @ np.linalg.qr(a.T @ q)[0])[0]
+        w = a.T @ q
+        energy = float(np.sum(np.linalg.eigvalsh(w.T @ w)[-(rank or sketch.shape[1]) :]))
+        if tol >= 0.0 and np.isfinite(before) and energy - before <= tol * (np.sum(a**2) - energy):
+            break
+        before = energy
+        q = np.linalg.qr(a @ np.linalg.qr(w)[0])[0]
     core_u, s, vt = np.linalg.svd(q.T @ a, full_matrices=False)
     return q @ core_u, s, vt
