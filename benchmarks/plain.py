@@ -44,8 +44,9 @@ def relative_gap(coef, xx, linear, energy, n_rows, penalty):
     return float(np.sum(primal - dual) / np.sum(energy / n_rows))
 
 
-def fista(xx, linear, energy, n_rows, penalty, n_iter, tol=None, check_every=5):
-    step = n_rows / (2.0 * np.linalg.norm(xx, 2))
+def fista(xx, linear, energy, n_rows, penalty, n_iter, tol=None, check_every=5, step=None):
+    if step is None:
+        step = n_rows / (2.0 * np.linalg.norm(xx, 2))
     coef = np.zeros_like(linear)
     extrapolated, momentum = coef, 1.0
     for iteration in range(n_iter):
