@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedvar_fast._memory import require_memory
 from fedvar_fast._typing import AnyArray, FloatArray
 from fedvar_fast.exceptions import DataError, DataTypeError, OptionError
 from fedvar_fast.kernels import lagged_moments as _kernel
@@ -14,6 +15,8 @@ from fedvar_fast.kernels import one_blas_thread, resolve_n_jobs
 
 __all__ = ["LaggedMoments", "check_order", "lagged_moments", "largest_eigenvalue", "pool_moments"]
 
+#: Values of other types or layouts than C-ordered float64 that are converted at a time (8 MiB).
+_CONVERTED_VALUES = 1_048_576
 #: Rows of a design matrix built at once for the few rows that must be taken back.
 _CORRECTION_ROWS = 2048
 
@@ -211,7 +214,8 @@ def lagged_moments(
     Parameters
     ----------
     y : array, shape (T_raw, d), or an iterable of such chunks
-        Rows in time order; NumPy arrays and memory maps. Missing values are NaN: rows that need one are left out.
+        Rows in time order; NumPy arrays and memory maps, of any real type (float32 is accumulated in float64).
+        Missing values are NaN: rows that need one are left out.
     order : int
         Lags ``p``, at least 1.
     center : array, shape (d,), optional
@@ -226,7 +230,7 @@ def lagged_moments(
     Raises
     ------
     OptionError
-        ``order`` below 1, ``n_jobs`` 0.
+        ``order`` below 1, ``n_jobs`` 0, moments that cannot fit in memory.
     DataError
         Fewer than ``order + 1`` rows, infinite values, chunks of different widths.
     DataTypeError
@@ -234,7 +238,15 @@ def lagged_moments(
     """
     check_order(order)
     if hasattr(y, "__array__"):
-        rows = _as_rows(np.asarray(y))
+        given = _checked(np.asarray(y))
+        width = order * given.shape[1]
+        what = f"moments of order {order} and {given.shape[1]} variables"
+        require_memory(4 * 8.0 * width**2, what)
+        if len(given) > order and not _is_plain(given) and given.size > _CONVERTED_VALUES:
+            # Converted piece by piece: a float32 memory map must not become a float64 copy of itself.
+            step = max(_CONVERTED_VALUES // given.shape[1], order + 1)
+            return _from_chunks((given[i : i + step] for i in range(0, len(given), step)), order, center, n_jobs)
+        rows = _as_rows(given)
         offset = _given_center(center, rows.shape[1])
         if len(rows) <= order:
             raise DataError(f"{len(rows)} rows are too few for order {order}: at least {order + 1} are needed")
@@ -287,12 +299,22 @@ def _given_center(center: FloatArray | None, dim: int) -> FloatArray:
     return center
 
 
-def _as_rows(y: AnyArray) -> FloatArray:
+def _is_plain(rows: AnyArray) -> bool:
+    """Whether the kernels can read the rows where they are."""
+    return rows.dtype == np.float64 and rows.flags.c_contiguous and rows.dtype.isnative
+
+
+def _checked(y: AnyArray) -> AnyArray:
     rows = np.asarray(y)
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise DataError(f"a series is a table of rows in time by variables, not an array of shape {rows.shape}")
     if rows.dtype.kind not in "fiub":
         raise DataTypeError(f"a series holds real numbers, not {rows.dtype}")
+    return rows
+
+
+def _as_rows(y: AnyArray) -> FloatArray:
+    rows = _checked(y)
     # A memory map that is float64 already stays one: asarray does not read it.
     return np.ascontiguousarray(rows, dtype=np.float64)
 

@@ -14,7 +14,7 @@ PACKAGE = PROJECT / "fedvar_fast"
 
 #: Rooms in the order of the flow: a module imports from its own layer and from those above it in this list.
 LAYERS = (
-    ("exceptions", "_typing", "_atomic", "timeaxis"),
+    ("exceptions", "_typing", "_atomic", "_memory", "timeaxis"),
     ("kernels",),
     ("_tables", "panel", "scaling", "readers", "moments", "lowrank"),
     ("privacy", "solvers"),

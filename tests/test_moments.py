@@ -334,3 +334,25 @@ def test_bad_arithmetic():
         moments.downdate(np.ones((2, 2)))
     with pytest.raises(DataError, match="cannot leave"):
         moments.downdate(np.ones((50, 2)))
+
+
+@pytest.mark.parametrize("kind", ["float32", ">f8", "int16", "float16", "fortran", "strided"])
+def test_other_types_and_layouts_are_converted_piece_by_piece(kind, tmp_path, monkeypatch):
+    from fedvar_fast import moments as module
+
+    monkeypatch.setattr(module, "_CONVERTED_VALUES", 200)
+    y = np.round(np.random.default_rng(5).standard_normal((400, 6)) * 50)
+    laid_out = {"fortran": np.asfortranarray(y), "strided": np.repeat(y, 2, axis=1)[:, ::2]}.get(kind)
+    given = y.astype(kind) if laid_out is None else laid_out
+    np.save(tmp_path / "y.npy", given)
+    for same in (given, np.load(tmp_path / "y.npy", mmap_mode="r")):
+        found, want = lagged_moments(same, 3), lagged_moments(y, 3)
+        np.testing.assert_allclose(found.xx, want.xx, rtol=1e-12)
+        np.testing.assert_allclose(found.yx, want.yx, rtol=1e-12, atol=1e-8)
+        assert found.n_rows == want.n_rows
+
+
+def test_moments_that_cannot_fit_are_refused_before_anything_is_made():
+    wide = np.broadcast_to(np.zeros(1), (4, 2_000_000))
+    with pytest.raises(OptionError, match=r"moments of order 2 and 2000000 variables need [\d,.]+ GiB"):
+        lagged_moments(wide, 2)

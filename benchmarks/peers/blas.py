@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from benchmarks.plain import design
+from benchmarks.plain import design, moments
 
-
-def moments(y, order):
-    """``X'X`` (NumPy: a rank-k update), ``Y'X``, ``Y'Y``."""
-    x, response = design(y, order)
-    return x.T @ x, response.T @ x, response.T @ response
+__all__ = ["least_squares", "moments", "moments_scipy"]
 
 
 def moments_scipy(y, order):
-    """The same by SciPy's own OpenBLAS, the upper triangle mirrored."""
+    """`moments` by SciPy's own OpenBLAS: rank-k updates, their triangles mirrored."""
     x, response = design(y, order)
     # The transposes are Fortran-ordered views: nothing is copied.
     upper = scipy.linalg.blas.dsyrk(1.0, x.T)
