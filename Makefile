@@ -18,7 +18,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-test
+bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py
 
 # A wheel and a source distribution, each installed into an environment of its own and tried outside this folder.

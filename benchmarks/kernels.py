@@ -5,37 +5,41 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from sklearn.utils.extmath import randomized_svd as sklearn_randomized_svd
 from threadpoolctl import threadpool_limits
 
 import fedvar_fast as fv
 from fedvar_fast import kernels
-from fedvar_fast.lowrank import FixedRank
+from fedvar_fast.lowrank import FixedRank, singular_value_threshold
 from fedvar_fast.solvers.riemannian import clipped_gradient_pair
 
 from . import plain, problems
+from .peers import blas, scikit_learn
+from .suite import with_peak_memory
 
 
+@with_peak_memory
 class Moments:
-    params = ([25, 50, 100], [4])
+    params = ([25, 50, 100], [1, 4, 12])
     param_names = ("dim", "order")
 
     def setup(self, dim, order):
-        self.y = problems.series(50_000, dim)
+        self.y = problems.series(20_000, dim)
 
     def time_ours(self, dim, order):
         fv.lagged_moments(self.y, order)
 
     def time_design_matrix(self, dim, order):
-        plain.moments(self.y, order)
+        blas.moments(self.y, order)
 
-    def peakmem_ours(self, dim, order):
-        fv.lagged_moments(self.y, order)
+    def time_design_matrix_scipy(self, dim, order):
+        blas.moments_scipy(self.y, order)
 
-    def peakmem_design_matrix(self, dim, order):
-        plain.moments(self.y, order)
+    def track_relative_difference(self, dim, order):
+        ours, (xx, _, _) = fv.lagged_moments(self.y, order), blas.moments(self.y, order)
+        return float(np.max(np.abs(ours.xx - xx)) / np.max(np.abs(xx)))
 
 
+@with_peak_memory
 class GradientPair:
     params = ([50, 200], [3])
     param_names = ("dim", "rank")
@@ -45,12 +49,18 @@ class GradientPair:
         self.factors = problems.factors(self.moments.yx, rank)
 
     def time_ours(self, dim, rank):
-        kernels.gradient_pair(*self.factors, self.moments.xx, self.moments.yx, self.moments.n_rows)
+        return kernels.gradient_pair(*self.factors, self.moments.xx, self.moments.yx, self.moments.n_rows)
 
     def time_dense(self, dim, rank):
-        plain.gradient_pair(*self.factors, self.moments.xx, self.moments.yx, self.moments.n_rows)
+        return plain.gradient_pair(*self.factors, self.moments.xx, self.moments.yx, self.moments.n_rows)
+
+    def track_relative_difference(self, dim, rank):
+        (u, _, v), dense = self.factors, self.time_dense(dim, rank)
+        row_part, column_part, _, _ = self.time_ours(dim, rank)
+        return float(np.linalg.norm(u @ row_part + column_part @ v.T - dense) / np.linalg.norm(dense))
 
 
+@with_peak_memory
 class Retraction:
     params = ([50, 200], [3])
     param_names = ("dim", "rank")
@@ -61,39 +71,66 @@ class Retraction:
         self.pair = kernels.gradient_pair(*self.factors, moments.xx, moments.yx, moments.n_rows)[:2]
 
     def time_ours(self, dim, rank):
-        kernels.retract(*self.factors, *self.pair, 0.1)
+        return kernels.retract(*self.factors, *self.pair, 0.1)
 
     def time_full_svd(self, dim, rank):
         u, s, v = self.factors
-        plain.truncate((u * s) @ v.T - 0.1 * (u @ self.pair[0] + self.pair[1] @ v.T), rank)
+        return plain.truncate((u * s) @ v.T - 0.1 * (u @ self.pair[0] + self.pair[1] @ v.T), rank)
+
+    def track_relative_difference(self, dim, rank):
+        (u, s, v), (full_u, full_s, full_v) = self.time_ours(dim, rank), self.time_full_svd(dim, rank)
+        dense = (full_u * full_s) @ full_v.T
+        return float(np.linalg.norm((u * s) @ v.T - dense) / np.linalg.norm(dense))
 
 
+@with_peak_memory
 class RandomizedSVD:
-    params = ([(500, 2000, 10)],)
+    params = ([(500, 2000, 10), (1000, 4000, 20)],)
     param_names = ("shape_and_rank",)
 
     def setup(self, shape_and_rank):
         self.matrix = problems.low_rank_plus_noise(*shape_and_rank)
 
     def time_ours(self, shape_and_rank):
-        fv.randomized_svd(self.matrix, shape_and_rank[2])
+        return fv.randomized_svd(self.matrix, shape_and_rank[2])
 
-    def time_sklearn(self, shape_and_rank):
-        sklearn_randomized_svd(self.matrix, shape_and_rank[2], random_state=0)
+    def time_scikit_learn(self, shape_and_rank):
+        return scikit_learn.randomized_svd(self.matrix, shape_and_rank[2])
 
-    def time_full(self, shape_and_rank):
-        np.linalg.svd(self.matrix, full_matrices=False)
-
-    def _error(self, u, s, vt, rank):
+    def _error(self, u, s, vt):
         best = np.linalg.svd(self.matrix, compute_uv=False)
-        return float(np.linalg.norm(self.matrix - (u * s) @ vt) / np.sqrt(np.sum(best[rank:] ** 2)) - 1.0)
+        return float(np.linalg.norm(self.matrix - (u * s) @ vt) / np.sqrt(np.sum(best[len(s) :] ** 2)) - 1.0)
 
     def track_excess_error_ours(self, shape_and_rank):
-        return self._error(*fv.randomized_svd(self.matrix, shape_and_rank[2]), shape_and_rank[2])
+        return self._error(*self.time_ours(shape_and_rank))
 
-    def track_excess_error_sklearn(self, shape_and_rank):
-        found = sklearn_randomized_svd(self.matrix, shape_and_rank[2], random_state=0)
-        return self._error(*found, shape_and_rank[2])
+    def track_excess_error_scikit_learn(self, shape_and_rank):
+        return self._error(*self.time_scikit_learn(shape_and_rank))
+
+
+@with_peak_memory
+class SingularValueThreshold:
+    """Of a matrix of rank 5 plus little noise, with the rank guessed right; beside a full decomposition."""
+
+    params = ([(50, 100), (200, 400)],)
+    param_names = ("shape",)
+
+    def setup(self, shape):
+        rng = np.random.default_rng(0)
+        signal = rng.standard_normal((shape[0], 5)) @ rng.standard_normal((5, shape[1]))
+        self.matrix = signal + 1e-3 * rng.standard_normal(shape)
+        self.threshold = float(np.sqrt(shape[0]))
+
+    def time_ours(self, shape):
+        return singular_value_threshold(self.matrix, self.threshold, 5).dense()
+
+    def time_full_svd(self, shape):
+        u, s, vt = np.linalg.svd(self.matrix, full_matrices=False)
+        return (u * np.maximum(s - self.threshold, 0.0)) @ vt
+
+    def track_relative_difference(self, shape):
+        full = self.time_full_svd(shape)
+        return float(np.linalg.norm(self.time_ours(shape) - full) / np.linalg.norm(full))
 
 
 class ClippedGradient:

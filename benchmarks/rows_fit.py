@@ -22,8 +22,10 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 def plain_row(repeat):
     panel = problems.panel()
-    ours = lambda: fv.FedVAR(2, 3, **OPTIONS).fit(panel)  # noqa: E731
     theirs = partial(plain.fit, panel, 2, 3, OPTIONS["n_rounds"], OPTIONS["l1_penalty"], OPTIONS["local_iter"], None)
+
+    def ours():
+        return fv.FedVAR(2, 3, **OPTIONS).fit(panel)
 
     def note():
         model, (shared, deltas) = ours(), theirs()
