@@ -31,7 +31,7 @@ BUILDERS = {
     **rows_fit.BUILDERS,
     **rows_growth.BUILDERS,
 }
-LARGE = "whole fit d=1000 mapped"
+LARGE = "whole fit, d=1,000, p=2, K=8, T_k=50,000, rank 10, mapped"
 HEADER = ("task", "beside", "clock", "ours, ms", "theirs, ms", "result", "target", "met", "note")
 
 

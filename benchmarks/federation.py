@@ -36,7 +36,7 @@ class _Problem:
 class Message:
     """A client's pair from its moments; noise of law P_T(W) on top."""
 
-    params = ([50, 200, 400], [3, 10])
+    params = ([50, 200], [3, 10])
     param_names = ("dim", "rank")
 
     def setup(self, dim, rank):

@@ -167,8 +167,8 @@ def golden_line():
 
 
 BUILDERS = {
-    "whole fit d=200 and moments": fit_over_moments_row,
-    "whole fit d=200 and plain numpy": lambda repeat: [plain_row(repeat)],
-    "least squares": lambda repeat: [least_squares_row(repeat)],
-    "tuning": lambda repeat: [tuning_row(repeat)],
+    "whole fit, d=200, p=2, K=5, T_k=2,000, its moments alone": fit_over_moments_row,
+    "whole fit, d=200, p=2, K=5, T_k=2,000, plain NumPy": lambda repeat: [plain_row(repeat)],
+    "least-squares VAR, d=50, p=4, T=20,000": lambda repeat: [least_squares_row(repeat)],
+    "8 x 8 grid, 20 origins, d=12, p=4, T=414": lambda repeat: [tuning_row(repeat)],
 }

@@ -18,4 +18,4 @@ def slope_row(name, repeat):
     )  # fmt: skip
 
 
-BUILDERS = {f"growth {name}": lambda repeat, name=name: [slope_row(name, repeat)] for name in AXES}
+BUILDERS = {f"growth of {name}": lambda repeat, name=name: [slope_row(name, repeat)] for name in AXES}

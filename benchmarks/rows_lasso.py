@@ -124,7 +124,7 @@ def fista_row(repeat):
 
 
 BUILDERS = {
-    "lassos d=200 p=4": lasso_rows,
-    "lassos coordinate and fista": lambda repeat: [coordinate_row(repeat)],
-    "fista 20 steps": lambda repeat: [fista_row(repeat)],
+    "200 lassos to a 1e-6 gap, d=200, p=4, T=4,000, peers": lasso_rows,
+    "200 lassos to a 1e-6 gap, d=200, p=4, T=4,000, our own FISTA": lambda repeat: [coordinate_row(repeat)],
+    "20 FISTA steps, d=200, p=4": lambda repeat: [fista_row(repeat)],
 }

@@ -52,8 +52,8 @@ def clipped_row(repeat):
 
 
 BUILDERS = {
-    "gradient pair": lambda repeat: [pair_row(repeat)],
-    "randomised svd 500 x 2000": lambda repeat: [svd_row(500, 2000, 10, repeat)],
-    "randomised svd 1000 x 4000": lambda repeat: [svd_row(1000, 4000, 20, repeat)],
-    "clipped gradient": lambda repeat: [clipped_row(repeat)],
+    "20 gradient pairs, d=200, p=2, r=3": lambda repeat: [pair_row(repeat)],
+    "randomised SVD, 500 x 2,000, rank 10": lambda repeat: [svd_row(500, 2000, 10, repeat)],
+    "randomised SVD, 1,000 x 4,000, rank 20": lambda repeat: [svd_row(1000, 4000, 20, repeat)],
+    "clipped gradient, T=200,000, d=100, p=4, r=5": lambda repeat: [clipped_row(repeat)],
 }

@@ -81,9 +81,9 @@ def middle_moments(repeat):
 
 
 BUILDERS = {
-    "moments d=100 p=4": lambda repeat: large_moments(200_000, 100, 4, 5, repeat),
-    "moments d=200 p=4": lambda repeat: large_moments(100_000, 200, 4, 5, repeat),
-    "moments d=50 p=12": lambda repeat: large_moments(100_000, 50, 12, 9, repeat),
-    "moments d=25 p=4": small_moments,
-    "moments d=50 p=4": middle_moments,
+    "moments, d=100, p=4, T=200,000": lambda repeat: large_moments(200_000, 100, 4, 5, repeat),
+    "moments, d=200, p=4, T=100,000": lambda repeat: large_moments(100_000, 200, 4, 5, repeat),
+    "moments, d=50, p=12, T=100,000": lambda repeat: large_moments(100_000, 50, 12, 9, repeat),
+    "moments, d=25, p=4, T=200,000": small_moments,
+    "moments, d=50, p=4, T=200,000": middle_moments,
 }

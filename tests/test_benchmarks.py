@@ -91,7 +91,10 @@ def test_tables_hold_every_row():
 
 
 def test_rows_are_chosen_by_pattern():
-    assert list(compare.chosen("SVD", False)) == ["randomised svd 500 x 2000", "randomised svd 1000 x 4000"]
+    assert list(compare.chosen("SVD", False)) == [
+        "randomised SVD, 500 x 2,000, rank 10",
+        "randomised SVD, 1,000 x 4,000, rank 20",
+    ]
     assert list(compare.chosen("mapped", False)) == []
     assert list(compare.chosen("mapped", True)) == [compare.LARGE]
 
