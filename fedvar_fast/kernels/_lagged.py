@@ -18,8 +18,10 @@ SPECTRUM_VALUES = 2_097_152
 MAX_SEGMENTS = 32
 #: A segment shorter than this is not worth an accumulator of its own.
 MIN_SEGMENT_ROWS = 512
-#: Blocks transformed together: the depth of the products that follow.
+#: Blocks transformed together, the depth of the products that follow: at least so many, and more while their waves
+#: fit 2 MiB. Every chunk is three parallel loops, and threads that wait for a busy core at each of them cost dearly.
 CHUNK_BLOCKS = 64
+WAVE_VALUES = 262_144
 #: Transform lengths that are considered.
 SIZES = (16, 32, 48, 64, 96, 128, 192)
 
@@ -79,9 +81,9 @@ def spectral_block_row(
     """
     dim, length = y.shape[1], size - order
     total_blocks = -(-len(y) // length)
-    chunk = min(CHUNK_BLOCKS, total_blocks)
     n_frequencies = size // 2 + 1
     group = int(np.clip(SPECTRUM_VALUES // (2 * dim**2), 2, n_frequencies))
+    chunk = min(max(CHUNK_BLOCKS, WAVE_VALUES // (2 * group * dim)), total_blocks)
     top = np.zeros((dim, (order + 1) * dim))
     totals = np.zeros((total_blocks, dim))
     z = np.empty((n_threads, length, dim))
