@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from fedvar_fast._typing import AnyArray, FloatArray
@@ -19,9 +21,9 @@ MAX_SEGMENTS = 32
 #: A segment shorter than this is not worth an accumulator of its own.
 MIN_SEGMENT_ROWS = 512
 #: Blocks transformed together, the depth of the products that follow: at least so many, and more while their waves
-#: fit 2 MiB. Every chunk is three parallel loops, and threads that wait for a busy core at each of them cost dearly.
+#: fit 1 MiB. Every chunk is three parallel loops, and threads that wait for a busy core at each of them cost dearly.
 CHUNK_BLOCKS = 64
-WAVE_VALUES = 262_144
+WAVE_VALUES = 131_072
 #: Transform lengths that are considered.
 SIZES = (16, 32, 48, 64, 96, 128, 192)
 
@@ -31,7 +33,26 @@ def block_row(y: FloatArray, center: FloatArray, order: int, n_threads: int) -> 
     size = transform_size(len(y), y.shape[1], order)
     if size is None:
         return direct_block_row(y, center, order, n_threads)
-    return spectral_block_row(y, center, order, n_threads, size)
+    n_segments = _spectral_segments(len(y), y.shape[1], size)
+    if n_segments == 1:
+        return spectral_block_row(y, center, order, n_threads, size)
+    # Whole segments in threads of their own meet once, not at every chunk of blocks.
+    cuts = [order + (len(y) - order) * i // n_segments for i in range(n_segments + 1)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        parts = list(
+            pool.map(
+                lambda i: spectral_block_row(y[cuts[i] - order : cuts[i + 1]], center, order, 1, size),
+                range(n_segments),
+            )
+        )
+    return np.sum([part[0] for part in parts], axis=0), np.sum([part[1] for part in parts], axis=0)
+
+
+def _spectral_segments(n_rows: int, dim: int, size: int) -> int:
+    """Time segments with spectra of their own, by the data's shape: where these are small and the series long."""
+    if (size + 2) * dim**2 > SPECTRUM_VALUES // 8:
+        return 1
+    return int(np.clip(n_rows // (4 * CHUNK_BLOCKS * size), 1, MAX_SEGMENTS // 4))
 
 
 def transform_size(n_rows: int, dim: int, order: int) -> int | None:
