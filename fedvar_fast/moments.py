@@ -329,20 +329,9 @@ def _tail(rows: FloatArray, order: int) -> FloatArray:
 
 
 def _moments_of(rows: FloatArray, order: int, center: FloatArray, n_jobs: int | None) -> LaggedMoments:
-    # One number a row tells whether anything in it is missing, without a mask of the data's size.
-    with np.errstate(invalid="ignore", over="ignore"):
-        finite = np.isfinite(rows @ np.ones(rows.shape[1]))
-    if not finite.all():
-        # A sum can overflow although every value is finite; only these rows are looked at again.
-        doubtful = np.flatnonzero(~finite)
-        finite[doubtful] = np.isfinite(rows[doubtful]).all(axis=1)
-        infinite = np.isinf(rows[doubtful]).any(axis=1)
-        if infinite.any():
-            row = int(doubtful[np.flatnonzero(infinite)[0]])
-            column = int(np.flatnonzero(np.isinf(rows[row]))[0])
-            raise DataError(f"row {row + 1}, column {column + 1} of the series is infinite: correct or remove it")
-    with one_blas_thread():
-        xx, yx, yy, x_sum, y_sum = _kernel(rows, center, order, resolve_n_jobs(n_jobs))
+    with one_blas_thread(), np.errstate(invalid="ignore", over="ignore"):
+        xx, yx, yy, x_sum, y_sum, complete = _kernel(rows, center, order, resolve_n_jobs(n_jobs))
+        finite = np.ones(len(rows), dtype=bool) if complete else _finite_rows(rows)
     n_rows = len(rows) - order
     if not finite.all():
         usable = np.lib.stride_tricks.sliding_window_view(finite, order + 1).all(axis=1)
@@ -353,6 +342,21 @@ def _moments_of(rows: FloatArray, order: int, center: FloatArray, n_jobs: int | 
             x_sum, y_sum = x_sum - x.sum(axis=0), y_sum - z.sum(axis=0)
         n_rows -= len(unusable)
     return LaggedMoments(xx, yx, yy, x_sum, y_sum, n_rows, order, np.array(center), _tail(rows, order))
+
+
+def _finite_rows(rows: FloatArray) -> AnyArray:
+    """Which rows miss nothing; infinite values are refused."""
+    # One number a row tells whether anything in it is missing, without a mask of the data's size.
+    finite = np.isfinite(rows @ np.ones(rows.shape[1]))
+    # A sum can overflow although every value is finite; only these rows are looked at again.
+    doubtful = np.flatnonzero(~finite)
+    finite[doubtful] = np.isfinite(rows[doubtful]).all(axis=1)
+    infinite = np.isinf(rows[doubtful]).any(axis=1)
+    if infinite.any():
+        row = int(doubtful[np.flatnonzero(infinite)[0]])
+        column = int(np.flatnonzero(np.isinf(rows[row]))[0])
+        raise DataError(f"row {row + 1}, column {column + 1} of the series is infinite: correct or remove it")
+    return finite
 
 
 def _design(rows: FloatArray, responses: AnyArray, order: int, center: FloatArray) -> tuple[FloatArray, FloatArray]:

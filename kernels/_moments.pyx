@@ -9,17 +9,17 @@ from _blas cimport gemm
 cdef int _accumulate(
     const double* y, const double* center, Py_ssize_t d, int order,
     Py_ssize_t first, Py_ssize_t last, Py_ssize_t block, int lag_from, int lag_to,
-    double* top, double* total,
+    double* top, double* total, unsigned char* doubtful,
 ) noexcept nogil:
     """Add the responses `first <= t < last` to one accumulator; only lags `lag_from <= j < lag_to`.
 
     top[:, j d:(j+1) d] += sum_t z_t z_{t-j}',  total += sum_t z_t  (total only when lag_from is 0),
-    z = y - center with missing values read as 0. Returns 0, or 1 when there is no memory for the block.
+    z = y - center with missing values read as 0; doubtful[0] = 1 where a value was not finite. Returns 0, or 1 when there is no memory for the block.
     """
     cdef Py_ssize_t width = (order + 1) * d
     cdef Py_ssize_t start, rows, i, c, n
     cdef int j
-    cdef double value
+    cdef double value, probe = 0.0
     cdef const double* source
     cdef double* z = <double*> malloc((block + order) * d * sizeof(double))
     if z == NULL:
@@ -33,6 +33,7 @@ cdef int _accumulate(
             for c in range(d):
                 value = source[i * d + c] - center[c]
                 z[i * d + c] = value if value == value else 0.0
+                probe += value - value
         for j in range(lag_from, lag_to):
             gemm(True, False, d, d, n, 1.0, z + order * d, d, z + (order - j) * d, d, 1.0, top + j * d, width)
         if lag_from == 0:
@@ -41,12 +42,14 @@ cdef int _accumulate(
                     total[c] += z[i * d + c]
         start += n
     free(z)
+    doubtful[0] = probe != 0.0
     return 0
 
 
 def top_block_row(
     const double[:, ::1] y, const double[::1] center, int order, Py_ssize_t segment, Py_ssize_t block,
     int lags_apart, int n_threads, double[:, :, ::1] partial, double[:, ::1] partial_sum,
+    unsigned char[:, ::1] doubtful,
 ):
     """Accumulate Gamma(0, j) = sum_t z_t z_{t-j}', j = 0..p, and sum_t z_t, one accumulator per time segment.
 
@@ -61,6 +64,7 @@ def top_block_row(
     n_threads : threads that share the tasks
     partial : (n_segments, d, (p+1) d), zero on entry
     partial_sum : (n_segments, d), zero on entry
+    doubtful : (n_segments, p + 1), zero on entry; set where a task met a value that is not finite
     """
     cdef Py_ssize_t n_rows = y.shape[0], d = y.shape[1], n_segments = partial.shape[0]
     cdef Py_ssize_t first, last, s, task
@@ -75,7 +79,7 @@ def top_block_row(
         last = min(n_rows, first + segment)
         failures += _accumulate(
             &y[0, 0], &center[0], d, order, first, last, block, lag_from, lag_to,
-            &partial[s, 0, 0], &partial_sum[s, 0],
+            &partial[s, 0, 0], &partial_sum[s, 0], &doubtful[s, lag_from],
         )
     if failures:
         raise MemoryError(f"no memory for a block of {block + order} rows of {d} variables")

@@ -16,15 +16,16 @@ def _matrix(a: FloatArray) -> FloatArray:
 
 def lagged_moments(
     y: FloatArray, center: FloatArray, order: int, n_threads: int = 1
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, bool]:
     """Lagged moments of ``z = y - center``, missing values read as zero, without a design matrix.
 
     ``S = sum x_t x_t'`` (pd, pd), ``C = sum z_t x_t'`` (d, pd), ``Q = sum z_t z_t'`` (d, d), ``sum x_t`` (pd,),
     ``sum z_t`` (d,) over the responses ``t = p .. T_raw - 1``, with ``x_t = [z_{t-1}; ...; z_{t-p}]``.
+    Also whether every value was finite; where sums overflow, False too.
     """
     y = _matrix(y)
     dim = y.shape[1]
-    top, total = block_row(y, _matrix(center), order, n_threads)
+    top, total, complete = block_row(y, _matrix(center), order, n_threads)
     head, tail = y[:order] - center, y[len(y) - order :] - center
     head[np.isnan(head)] = 0.0
     tail[np.isnan(tail)] = 0.0
@@ -32,7 +33,7 @@ def lagged_moments(
     x_sum = np.empty(order * dim)
     _moments.extend_block_row(top, total, head, tail, order, xx, x_sum)
     yy = top[:, :dim]
-    return xx, np.ascontiguousarray(top[:, dim:]), 0.5 * (yy + yy.T), x_sum, total
+    return xx, np.ascontiguousarray(top[:, dim:]), 0.5 * (yy + yy.T), x_sum, total, complete
 
 
 def gradient_pair(

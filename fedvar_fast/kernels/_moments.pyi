@@ -1,4 +1,4 @@
-from fedvar_fast._typing import FloatArray
+from fedvar_fast._typing import AnyArray, FloatArray
 
 def top_block_row(
     y: FloatArray,
@@ -10,6 +10,7 @@ def top_block_row(
     n_threads: int,
     partial: FloatArray,
     partial_sum: FloatArray,
+    doubtful: AnyArray,
 ) -> None: ...
 def extend_block_row(
     top: FloatArray,

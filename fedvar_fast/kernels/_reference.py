@@ -26,14 +26,16 @@ __all__ = [
 
 def lagged_moments(
     y: FloatArray, center: FloatArray, order: int, n_threads: int = 1
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """``S, C, Q, sum x_t, sum y_t`` of ``z = y - center`` from the design matrix."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, bool]:
+    """``S, C, Q, sum x_t, sum y_t`` of ``z = y - center`` from the design matrix; whether every value was finite."""
     z = y - center
+    complete = bool(np.isfinite(z).all())
     z = np.where(np.isnan(z), 0.0, z)
     n_rows = z.shape[0]
     response = z[order:]
     design = np.hstack([z[order - lag : n_rows - lag] for lag in range(1, order + 1)])
-    return design.T @ design, response.T @ design, response.T @ response, design.sum(axis=0), response.sum(axis=0)
+    sums = design.sum(axis=0), response.sum(axis=0)
+    return design.T @ design, response.T @ design, response.T @ response, *sums, complete
 
 
 def gradient_pair(

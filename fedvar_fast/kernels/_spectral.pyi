@@ -1,4 +1,4 @@
-from fedvar_fast._typing import FloatArray
+from fedvar_fast._typing import AnyArray, FloatArray
 
 def accumulate_waves(
     y: FloatArray,
@@ -7,14 +7,20 @@ def accumulate_waves(
     length: int,
     first_block: int,
     n_blocks: int,
-    basis: FloatArray,
-    with_seams: bool,
+    tile: int,
+    cosines: FloatArray,
+    sines: FloatArray,
+    real: AnyArray,
+    lowest: bool,
     n_threads: int,
     z: FloatArray,
+    folded: FloatArray,
     waves: FloatArray,
     heads: FloatArray,
     tails: FloatArray,
+    carry: FloatArray,
     totals: FloatArray,
+    doubtful: AnyArray,
     even: FloatArray,
     odd: FloatArray,
     top: FloatArray,
