@@ -67,7 +67,12 @@ def skipped(task: str, peer: str, why: str) -> Row:
     return Row(task, peer, "", math.nan, math.nan, math.nan, "skipped", note=why)
 
 
-def timed(function, clock="wall"):
+#: Seconds before a task is timed: BLAS and OpenMP threads of the one before spin on after it, and would take its cores.
+SETTLE = 0.1
+
+
+def timed(function, clock="wall", settle=0.0):
+    time.sleep(settle)
     timer = time.process_time if clock == "CPU" else time.perf_counter
     start = timer()
     result = function()
@@ -79,7 +84,7 @@ def in_turn(tasks, repeat, clock="wall", warm=True):
     if warm:
         for task in tasks:
             task()
-    return np.array([[timed(task, clock)[0] for task in tasks] for _ in range(repeat)])
+    return np.array([[timed(task, clock, SETTLE)[0] for task in tasks] for _ in range(repeat)])
 
 
 def faster(task, peer, ours, theirs, repeat, clock="wall", at_least=None, note="", warm=True):

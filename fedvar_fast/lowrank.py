@@ -15,7 +15,7 @@ __all__ = ["FixedRank", "TangentVector", "leading_triplets", "randomized_svd", "
 #: Up to this smaller dimension a full decomposition is taken; above it Lanczos, for the leading triplets only.
 _FULL_SVD_DIM = 512
 #: When power iterations of the randomised decomposition have done their work, and how many there are at the most.
-_POWER_TOLERANCE = 1e-9
+_POWER_TOLERANCE = 1e-11
 _MOST_POWER_ITERATIONS = 16
 
 
@@ -142,6 +142,7 @@ def randomized_svd(
     n_oversamples: int = 10,
     n_power_iter: int | str = "auto",
     random_state: int | np.random.Generator | None = 0,
+    n_jobs: int | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Leading singular triplets by a random sketch (Halko, Martinsson and Tropp 2011), in compiled thin products.
 
@@ -153,10 +154,14 @@ def randomized_svd(
     n_oversamples : int
         Extra columns of the sketch.
     n_power_iter : "auto" or int
-        Power iterations, each re-orthogonalised. ``"auto"``: until what one more has gained is less than 1e-9 of what
-        the approximation leaves out (squared norms), at most 16.
+        Power iterations, each re-orthogonalised. ``"auto"``: until no more than 1e-11 of what the oversamples hold
+        (squared norms, less than what the approximation leaves out) is to be gained by more of them, at most 16:
+        judged by the last gain, and by how fast gains shrink, which the smallest singular value of the sketch beside
+        the last one wanted tells.
     random_state : int, Generator or None
         Of the Gaussian sketch; None for fresh entropy.
+    n_jobs : int, optional
+        Threads; every core by default. The answer does not depend on it.
 
     Returns
     -------
@@ -168,7 +173,7 @@ def randomized_svd(
     Raises
     ------
     OptionError
-        A rank outside ``1 .. min(m, n)``, a negative number of oversamples or iterations.
+        A rank outside ``1 .. min(m, n)``, a negative number of oversamples or iterations, ``n_jobs`` 0.
     """
     matrix = np.asarray(a, dtype=np.float64)
     if matrix.ndim != 2 or not 0 < rank <= min(matrix.shape):
@@ -180,7 +185,8 @@ def randomized_svd(
         )
     width = min(rank + n_oversamples, *matrix.shape)
     sketch = np.random.default_rng(random_state).standard_normal((matrix.shape[1], width))
-    u, s, vt = kernels.randomized_svd(matrix, sketch, int(limit), rank, tol)
+    with kernels.one_blas_thread():
+        u, s, vt = kernels.randomized_svd(matrix, sketch, int(limit), rank, tol, kernels.resolve_n_jobs(n_jobs))
     return np.ascontiguousarray(u[:, :rank]), s[:rank], vt[:rank]
 
 

@@ -9,10 +9,12 @@ and `d * p` beyond 2**31 cannot be held in memory anyway.
 from scipy.linalg.cython_blas cimport daxpy as _daxpy
 from scipy.linalg.cython_blas cimport dgemm as _dgemm
 from scipy.linalg.cython_blas cimport dsyrk as _dsyrk
+from scipy.linalg.cython_blas cimport dtrsm as _dtrsm
 from scipy.linalg.cython_lapack cimport dgelqf as _dgelqf
 from scipy.linalg.cython_lapack cimport dorglq as _dorglq
 from scipy.linalg.cython_lapack cimport dgesdd as _dgesdd
 from scipy.linalg.cython_lapack cimport dposv as _dposv
+from scipy.linalg.cython_lapack cimport dpotrf as _dpotrf
 from scipy.linalg.cython_lapack cimport dsyevd as _dsyevd
 
 
@@ -41,6 +43,25 @@ cdef inline void syrk(
     cdef char triangle = b"U"
     cdef char trans = b"N"
     _dsyrk(&triangle, &trans, &n, &k, &alpha, <double*> a, &lda, &beta, c, &ldc)
+
+
+cdef inline int potrf(int n, double* a) noexcept nogil:
+    """Cholesky: the lower triangle of A = R'R becomes R' (row-major; above it nothing changes). LAPACK's info."""
+    cdef char triangle = b"U"
+    cdef int info = 0
+    _dpotrf(&triangle, &n, a, &n, &info)
+    return info
+
+
+cdef inline void divide_by_factor(int m, int n, const double* factor, double* a) noexcept nogil:
+    """A = A R^{-1} in place: A m x n, row-major; `factor` holds R' in its lower triangle, as `potrf` leaves it."""
+    # Column-major reading: A' = R'^{-1} A', and R' row-major is the upper triangle R.
+    cdef char side = b"L"
+    cdef char triangle = b"U"
+    cdef char trans = b"T"
+    cdef char diagonal = b"N"
+    cdef double one = 1.0
+    _dtrsm(&side, &triangle, &trans, &diagonal, &n, &m, &one, <double*> factor, &n, a, &n)
 
 
 cdef inline void axpy(int n, double alpha, const double* x, double* y) noexcept nogil:
@@ -77,10 +98,13 @@ cdef inline int gesdd(
 
 
 cdef inline int syevd(
-    int n, double* a, double* values, double* work, int lwork, int* iwork, int liwork
+    int n, double* a, double* values, double* work, int lwork, int* iwork, int liwork, bint vectors=True
 ) noexcept nogil:
-    """Eigenvalues, ascending, of a symmetric n x n matrix; row i of `a` becomes eigenvector i. Returns LAPACK's info."""
-    cdef char job = b"V"
+    """Eigenvalues, ascending, of a symmetric n x n matrix; row i of `a` becomes eigenvector i (if wanted). LAPACK's info.
+
+    Only the upper triangle of the row-major `a` is read.
+    """
+    cdef char job = b"V" if vectors else b"N"
     cdef char triangle = b"L"
     cdef int info = 0
     _dsyevd(&job, &triangle, &n, a, &n, values, work, &lwork, iwork, &liwork, &info)

@@ -4,10 +4,17 @@ Row-major throughout: the LQ of the transposed (column-major) reading is the QR 
 factors change places, so that nothing is copied or transposed.
 """
 
+from cython.parallel cimport prange
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from _blas cimport gelqf, gemm, gesdd, orglq, syevd
+from _blas cimport divide_by_factor, gelqf, gemm, gesdd, orglq, potrf, syevd, syrk
+
+# Thin products are cut into pieces, whatever the number of threads: at most so many, and none too thin to be worth
+# packing the other factor again.
+cdef enum:
+    MOST_PIECES = 16
+    LEAST_ROWS = 240
 
 
 cdef int _qr(double* a, int m, int k, double* r) noexcept nogil:
@@ -152,29 +159,138 @@ def retract(
     _check(info, "a retraction")
 
 
-cdef int _leading_energy(
-    const double* w, int n, int width, int rank, double* gram, double* values, double* work, int lwork, int* iwork,
-    int liwork, double* energy,
+cdef int _pieces(Py_ssize_t n) noexcept nogil:
+    return <int> max(1, min(MOST_PIECES, n // LEAST_ROWS))
+
+
+cdef void _times(const double* a, Py_ssize_t m, int n, const double* b, int k, double* out, int n_threads) noexcept nogil:
+    """out (m x k) = A B, A m x n."""
+    cdef Py_ssize_t first, count
+    cdef int pieces = _pieces(m), i
+    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+        first = i * m // pieces
+        count = (i + 1) * m // pieces - first
+        gemm(False, False, <int> count, k, n, 1.0, a + first * n, n, b, k, 0.0, out + first * k, k)
+
+
+cdef void _transposed_times(
+    const double* a, int m, Py_ssize_t n, const double* b, int k, double* out, int n_threads
 ) noexcept nogil:
-    """energy = sum of the `rank` largest eigenvalues of W'W (W n x width): squared singular values found so far."""
-    cdef int i, info
-    gemm(True, False, width, width, n, 1.0, w, width, w, width, 0.0, gram, width)
-    info = syevd(width, gram, values, work, lwork, iwork, liwork)
-    energy[0] = 0.0
-    for i in range(rank):
-        energy[0] += values[width - 1 - i]
-    return info
+    """out (n x k) = A' B, A m x n."""
+    cdef Py_ssize_t first, count
+    cdef int pieces = _pieces(n), i
+    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+        first = i * n // pieces
+        count = (i + 1) * n // pieces - first
+        gemm(True, False, <int> count, k, m, 1.0, a + first, <int> n, b, k, 0.0, out + first * k, k)
+
+
+cdef void _gram(const double* a, Py_ssize_t m, int k, double* gram, double* parts, int n_threads) noexcept nogil:
+    """Both triangles of A'A, A m x k; `parts` is working space for one sum a piece, added in order."""
+    cdef Py_ssize_t area = k * k, first, l
+    cdef int pieces = _pieces(m), i, j
+    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+        first = i * m // pieces
+        syrk(k, <int> ((i + 1) * m // pieces - first), 1.0, a + first * k, k, 0.0, parts + i * area, k)
+    memcpy(gram, parts, area * sizeof(double))
+    for i in range(1, pieces):
+        for l in range(area):
+            gram[l] += parts[i * area + l]
+    for i in range(k):
+        for j in range(i):
+            gram[j * k + i] = gram[i * k + j]
+
+
+cdef void _divide(double* a, Py_ssize_t m, int k, const double* factor, int n_threads) noexcept nogil:
+    """A = A R^{-1}, piece by piece."""
+    cdef Py_ssize_t first
+    cdef int pieces = _pieces(m), i
+    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+        first = i * m // pieces
+        divide_by_factor(<int> ((i + 1) * m // pieces - first), k, factor, a + first * k)
+
+
+cdef int _orthonormalise(
+    double* a, int m, int k, const double* gram, double* r, double* factor, double* parts, int n_threads
+) noexcept nogil:
+    """QR of the row-major m x k matrix `a`, m >= k, in place, r (k x k) its R; gram = A'A.
+
+    Twice by Cholesky, which is three products; where the columns are too close to dependent for that (the second
+    pass repairs up to a condition number of about 1e7), by Householder. `factor` (k x k) and `parts` are working space.
+    """
+    cdef int i
+    cdef double smallest, largest
+    memcpy(factor, gram, k * k * sizeof(double))
+    if potrf(k, factor) != 0:
+        return _qr(a, m, k, r)
+    smallest = largest = factor[0]
+    for i in range(k):
+        smallest, largest = min(smallest, factor[i * k + i]), max(largest, factor[i * k + i])
+    if not smallest > 1e-6 * largest:
+        return _qr(a, m, k, r)
+    _divide(a, m, k, factor, n_threads)
+    # r for now is the first R', lower.
+    memcpy(r, factor, k * k * sizeof(double))
+    _gram(a, m, k, factor, parts, n_threads)
+    if potrf(k, factor) != 0:
+        return -1
+    _divide(a, m, k, factor, n_threads)
+    _upper_product(factor, r, k)
+    return 0
+
+
+cdef void _upper_product(const double* second, double* first, int k) noexcept nogil:
+    """first = R_2 R_1, upper, from R_2' and R_1' in lower triangles; row by row of R_1' = columns of R_1."""
+    cdef int i, j, l
+    cdef double value
+    # Entry (i, j) of R_2 R_1 needs R_2[i, l] = second[l, i] and R_1[l, j] = first[j, l], i <= l <= j: computed into
+    # the upper triangle, which only the diagonal shares with what is read; rows from the top leave it for last.
+    for i in range(k):
+        for j in range(k - 1, i - 1, -1):
+            value = 0.0
+            for l in range(i, j + 1):
+                value += second[l * k + i] * first[j * k + l]
+            first[i * k + j] = value
+    for i in range(k):
+        for j in range(i):
+            first[i * k + j] = 0.0
+
+
+cdef double _energy(const double* values, int first, int last) noexcept nogil:
+    """Sum of values[first .. last - 1]."""
+    cdef int i
+    cdef double total = 0.0
+    for i in range(first, last):
+        total += values[i]
+    return total
+
+
+cdef bint _settled(
+    const double* values, int width, int rank, double before, double tol
+) noexcept nogil:
+    """Whether at most tol sum_{i > r} sigma_i^2 of energy is left to gain, as far as double precision can tell.
+
+    `values` are the squared singular values of the sketch, ascending; `before` is the energy of the `rank` leading ones
+    half an iteration ago. Each half divides what is missing by about (sigma_r / sigma_{l+1})^2, of which the smallest
+    value of the sketch gives an estimate, halved to be careful: with its inverse q, q / (1 - q) of the last gain is to
+    come. What the oversamples hold is less than what the approximation leaves out of A.
+    """
+    cdef double energy = _energy(values, width - rank, width), ratio = 0.98
+    if rank < width and 2.0 * values[0] < ratio * values[width - rank]:
+        ratio = 2.0 * values[0] / values[width - rank]
+    return (energy - before) * ratio / (1.0 - ratio) <= tol * _energy(values, 0, width - rank) + 1e-15 * energy
 
 
 def randomized_svd(
-    const double[:, ::1] a, const double[:, ::1] sketch, int rank, int n_power_iter, double tol,
+    const double[:, ::1] a, const double[:, ::1] sketch, int rank, int n_power_iter, double tol, int n_threads,
     double[:, ::1] u, double[::1] s, double[:, ::1] vt,
 ):
     """Leading singular triplets of A from a sketch (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1).
 
-    Q = qr(A Omega); repeat: Q = qr(A qr(A'Q)); SVD of the small Q'A. Re-orthogonalised at every half step. The
-    iterations stop early when the energy of the `rank` leading values, E = sum sigma_i^2 of A'Q, has grown by at
-    most tol (||A||_F^2 - E): what is left to gain is a smaller part of the error than that.
+    Q = qr(A Omega); repeat: W = qr(A'Q), Q = qr(A W); SVD of the small Q'A, or of A W when a half ends it.
+    Re-orthogonalised at every half. The iterations stop early when the energy of the `rank` leading values,
+    E = sum sigma_i^2 of A'Q or A W, has no more than `tol` times the energy of the other l - r to gain (`_settled`),
+    which is a smaller part yet of what the approximation leaves out.
 
     Parameters
     ----------
@@ -183,30 +299,30 @@ def randomized_svd(
     rank : leading triplets whose convergence counts, at most l
     n_power_iter : power iterations at the most
     tol : negative: never stop early
+    n_threads : threads over pieces of A
     u, s, vt : (m, l), (l,), (l, n), outputs
 
     Returns
     -------
-    Power iterations made.
+    Halves of power iterations made.
     """
-    cdef int m = a.shape[0], n = a.shape[1], width = sketch.shape[1], iteration, done = 0
+    cdef int m = a.shape[0], n = a.shape[1], width = sketch.shape[1], half = 0
     cdef int info = 0, lwork = 1 + 6 * width + 2 * width * width, liwork = 3 + 5 * width
-    cdef Py_ssize_t i, j
-    cdef double total = 0.0, energy = 0.0, before = 0.0
+    cdef size_t area = width * width
+    cdef double before = 0.0
     cdef double *memory
     cdef double *q
     cdef double *w
+    cdef double *gram
     cdef double *r
-    cdef double *v
     cdef double *core
+    cdef double *left
+    cdef double *parts
     cdef double *work
     cdef int *iwork
-    cdef bint settled = False
     if m == 0 or n == 0 or width == 0:
         return 0
-    memory = <double*> malloc(
-        (<size_t> m * width + 2 * <size_t> n * width + 2 * width * width + width + lwork) * sizeof(double)
-    )
+    memory = <double*> malloc((<size_t> (m + n) * width + (4 + MOST_PIECES) * area + width + lwork) * sizeof(double))
     iwork = <int*> malloc(liwork * sizeof(int))
     if memory == NULL or iwork == NULL:
         free(memory)
@@ -215,43 +331,47 @@ def randomized_svd(
     with nogil:
         q = memory
         w = q + m * width
-        r = w + n * width
-        core = r + width * width
-        v = core + width * width
-        work = v + n * width
-        if tol >= 0.0:
-            for i in range(m):
-                for j in range(n):
-                    total += a[i, j] * a[i, j]
-        gemm(False, False, m, width, n, 1.0, &a[0, 0], n, &sketch[0, 0], width, 0.0, q, width)
-        info = _qr(q, m, width, r)
-        for iteration in range(n_power_iter):
-            if info != 0:
+        gram = w + n * width
+        r = gram + area
+        core = r + area
+        left = core + area
+        parts = left + area
+        work = parts + MOST_PIECES * area
+        _times(&a[0, 0], m, n, &sketch[0, 0], width, q, n_threads)
+        _gram(q, m, width, gram, parts, n_threads)
+        while info == 0:
+            # Even halves end on the right, W = A'Q; odd ones on the left, Q = A W.
+            if half % 2 == 0:
+                info = _orthonormalise(q, m, width, gram, r, core, parts, n_threads)
+                _transposed_times(&a[0, 0], m, n, q, width, w, n_threads)
+                _gram(w, n, width, gram, parts, n_threads)
+            else:
+                info = _orthonormalise(w, n, width, gram, r, core, parts, n_threads)
+                _times(&a[0, 0], m, n, w, width, q, n_threads)
+                _gram(q, m, width, gram, parts, n_threads)
+            if info != 0 or half == 2 * n_power_iter:
                 break
-            gemm(True, False, n, width, m, 1.0, &a[0, 0], n, q, width, 0.0, w, width)
             if tol >= 0.0:
-                info = _leading_energy(w, n, width, rank, r, work, work + width, lwork, iwork, liwork, &energy)
-                settled = info == 0 and iteration > 0 and energy - before <= tol * (total - energy)
-                if settled:
+                memcpy(core, gram, area * sizeof(double))
+                info = syevd(width, core, work, work + width, lwork, iwork, liwork, False)
+                if info != 0 or half > 0 and _settled(work, width, rank, before, tol):
                     break
-                before = energy
-            if info == 0:
-                info = _qr(w, n, width, r)
-            if info == 0:
-                gemm(False, False, m, width, n, 1.0, &a[0, 0], n, w, width, 0.0, q, width)
-                info = _qr(q, m, width, r)
-                done += 1
-        if info == 0 and not settled:
-            gemm(True, False, n, width, m, 1.0, &a[0, 0], n, q, width, 0.0, w, width)
+                before = _energy(work, width - rank, width)
+            half += 1
+        # A'Q = W R, or A W = Q R, with R = L diag(s) C: A = (Q C') diag(s) (W L)', or (Q L) diag(s) (W C')'.
+        if info == 0 and half % 2 == 0:
+            info = _orthonormalise(w, n, width, gram, r, core, parts, n_threads)
+        elif info == 0:
+            info = _orthonormalise(q, m, width, gram, r, core, parts, n_threads)
         if info == 0:
-            # A'Q = V' diag(s) W' gives A = (Q W) diag(s) V.
-            info = _svd(w, n, width, v, &s[0], core)
-        if info == 0:
+            info = _svd(r, width, width, left, &s[0], core)
+        if info == 0 and half % 2 == 0:
             gemm(False, True, m, width, width, 1.0, q, width, core, width, 0.0, &u[0, 0], width)
-            for i in range(n):
-                for j in range(width):
-                    vt[j, i] = v[i * width + j]
+            gemm(True, True, width, n, width, 1.0, left, width, w, width, 0.0, &vt[0, 0], n)
+        elif info == 0:
+            gemm(False, False, m, width, width, 1.0, q, width, left, width, 0.0, &u[0, 0], width)
+            gemm(False, True, width, n, width, 1.0, core, width, w, width, 0.0, &vt[0, 0], n)
         free(memory)
         free(iwork)
     _check(info, "a randomised SVD")
-    return done
+    return half

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import mmap
 import sys
 from pathlib import Path
 

@@ -223,7 +223,12 @@ def retract(
 
 
 def randomized_svd(
-    a: FloatArray, sketch: FloatArray, n_power_iter: int = 4, rank: int | None = None, tol: float = -1.0
+    a: FloatArray,
+    sketch: FloatArray,
+    n_power_iter: int = 4,
+    rank: int | None = None,
+    tol: float = -1.0,
+    n_threads: int = 1,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Leading singular triplets of ``a`` (m, n) from a sketch (n, l), l <= min(m, n): U (m, l), s (l,), V' (l, n)."""
     n_rows, n_columns = a.shape
@@ -231,5 +236,5 @@ def randomized_svd(
     if width > min(n_rows, n_columns):
         raise ValueError(f"a sketch of {width} columns is wider than the matrix of shape {a.shape} has rank")
     u, s, vt = np.empty((n_rows, width)), np.empty(width), np.empty((width, n_columns))
-    _lowrank.randomized_svd(_matrix(a), _matrix(sketch), rank or width, n_power_iter, tol, u, s, vt)
+    _lowrank.randomized_svd(_matrix(a), _matrix(sketch), rank or width, n_power_iter, tol, n_threads, u, s, vt)
     return u, s, vt

@@ -19,6 +19,7 @@ def randomized_svd(
     rank: int,
     n_power_iter: int,
     tol: float,
+    n_threads: int,
     u: FloatArray,
     s: FloatArray,
     vt: FloatArray,

@@ -236,17 +236,31 @@ def retract(
 
 
 def randomized_svd(
-    a: FloatArray, sketch: FloatArray, n_power_iter: int = 4, rank: int | None = None, tol: float = -1.0
+    a: FloatArray,
+    sketch: FloatArray,
+    n_power_iter: int = 4,
+    rank: int | None = None,
+    tol: float = -1.0,
+    n_threads: int = 1,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Leading singular triplets from a sketch ``Omega`` (n, l)."""
-    q = np.linalg.qr(a @ sketch)[0]
-    before = np.inf
-    for _ in range(n_power_iter):
-        w = a.T @ q
-        energy = float(np.sum(np.linalg.eigvalsh(w.T @ w)[-(rank or sketch.shape[1]) :]))
-        if tol >= 0.0 and np.isfinite(before) and energy - before <= tol * (np.sum(a**2) - energy):
+    q, w = np.linalg.qr(a @ sketch)[0], np.empty((0, 0))
+    rank = rank or sketch.shape[1]
+    before = -np.inf
+    for half in range(2 * n_power_iter + 1):
+        product = a @ w if half % 2 else a.T @ q
+        values = np.linalg.eigvalsh(product.T @ product)
+        energy = float(np.sum(values[-rank:]))
+        ratio = 0.98
+        if rank < len(values) and 2.0 * values[0] < ratio * values[-rank]:
+            ratio = float(2.0 * values[0] / values[-rank])
+        settled = (energy - before) * ratio / (1.0 - ratio) <= tol * np.sum(values[:-rank]) + 1e-15 * energy
+        if half == 2 * n_power_iter or (tol >= 0.0 and settled):
             break
         before = energy
-        q = np.linalg.qr(a @ np.linalg.qr(w)[0])[0]
-    core_u, s, vt = np.linalg.svd(q.T @ a, full_matrices=False)
-    return q @ core_u, s, vt
+        if half % 2:
+            q = np.linalg.qr(product)[0]
+        else:
+            w = np.linalg.qr(product)[0]
+    left, s, vt = np.linalg.svd(product, full_matrices=False)
+    return (left, s, vt @ w.T) if half % 2 else (q @ vt.T, s, left.T)
