@@ -68,7 +68,7 @@ def skipped(task: str, peer: str, why: str) -> Row:
 
 
 #: Seconds before a task is timed: BLAS and OpenMP threads of the one before spin on after it, and would take its cores.
-SETTLE = 0.1
+SETTLE = 0.4
 
 
 def timed(function, clock="wall", settle=0.0):

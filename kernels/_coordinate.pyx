@@ -3,7 +3,10 @@
 from cython.parallel cimport prange
 from libc.math cimport fabs
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
+
+from _blas cimport axpy, posv
+from _lasso cimport gap_of_sums, largest_gradient, shrink
 
 # Rounds of sweeps after which the nonzero coordinates are solved for exactly, the most of them that are, and sweeps
 # over the nonzero coordinates between two over all.
@@ -11,35 +14,96 @@ cdef enum:
     PATIENCE = 3
     LARGEST_SYSTEM = 400
     INNER_SWEEPS = 10
+    # Coordinates looked at together in a full sweep.
+    STRETCH = 16
+    # So many sweeps leave less rounding in S d than any gap that can be asked for.
+    FEW_SWEEPS = 30
 
-from _blas cimport axpy, posv
-from _lasso cimport row_gap, shrink
+
+cdef double _update(
+    double* coef, double* product, const double* xx, const double* diagonal, const double* linear, double threshold,
+    int j, int width,
+) noexcept nogil:
+    """d_j = soft(S_jj d_j - (S d - m)_j, threshold) / S_jj; S d follows by one axpy. The move in units of the gradient."""
+    cdef double before = coef[j], gradient = product[j] - linear[j], updated
+    if before == 0.0 and fabs(gradient) <= threshold or diagonal[j] <= 0.0:
+        return 0.0
+    updated = shrink(diagonal[j] * before - gradient, threshold) / diagonal[j]
+    if updated == before:
+        return 0.0
+    coef[j] = updated
+    axpy(width, updated - before, xx + <Py_ssize_t> j * width, product)
+    return fabs(updated - before) * diagonal[j]
 
 
 cdef double _sweep(
     double* coef, double* product, const double* xx, const double* diagonal, const double* linear, double threshold,
     const int* which, int count, int width,
 ) noexcept nogil:
-    """One pass over the coordinates `which`; returns the largest move, in units of the gradient.
-
-    d_j = soft(S_jj d_j - (S d - m)_j, threshold) / S_jj, and S d follows by one axpy when d_j moves.
-    """
-    cdef int i, j
-    cdef double before, updated, gradient, largest = 0.0, move
+    """One pass over the coordinates `which`; returns the largest move."""
+    cdef int i
+    cdef double largest = 0.0, move
     for i in range(count):
-        j = which[i]
-        before = coef[j]
-        gradient = product[j] - linear[j]
-        if before == 0.0 and fabs(gradient) <= threshold:
-            continue
-        updated = shrink(diagonal[j] * before - gradient, threshold) / diagonal[j]
-        if updated != before:
-            coef[j] = updated
-            axpy(width, updated - before, xx + <Py_ssize_t> j * width, product)
-            move = fabs(updated - before) * diagonal[j]
-            if move > largest:
-                largest = move
+        move = _update(coef, product, xx, diagonal, linear, threshold, which[i], width)
+        largest = move if move > largest else largest
     return largest
+
+
+cdef double _sweep_all(
+    double* coef, double* product, const double* xx, const double* diagonal, const double* linear, double threshold,
+    int* nonzero, int* count, int width,
+) noexcept nogil:
+    """One pass over all coordinates, `nonzero` the list of those that are not zero after it; the largest move.
+
+    Most stretches of zeros have no gradient above the threshold and are passed over whole.
+    """
+    cdef int start = 0, last = 0, j, found = 0, old = 0, n_old = count[0]
+    cdef double largest = 0.0, move
+    cdef int* before = nonzero + width
+    memcpy(before, nonzero, n_old * sizeof(int))
+    while last < width:
+        start, last = last, min(last + STRETCH, width)
+        if (old == n_old or before[old] >= last) and (
+            largest_gradient(product + start, linear + start, last - start) <= threshold
+        ):
+            continue
+        for j in range(start, last):
+            move = _update(coef, product, xx, diagonal, linear, threshold, j, width)
+            largest = move if move > largest else largest
+            if coef[j] != 0.0:
+                nonzero[found] = j
+                found += 1
+        while old < n_old and before[old] < last:
+            old += 1
+    count[0] = found
+    return largest
+
+
+cdef double _sparse_gap(
+    const double* coef, const double* product, const double* linear, double energy, double n_rows, double penalty,
+    const int* nonzero, int count, int width,
+) noexcept nogil:
+    """Duality gap of one lasso whose nonzero coordinates are listed, given product = S coef."""
+    cdef double inner_linear = 0.0, inner_product = 0.0, l1 = 0.0
+    cdef int i, j
+    for i in range(count):
+        j = nonzero[i]
+        inner_linear += coef[j] * linear[j]
+        inner_product += coef[j] * product[j]
+        l1 += fabs(coef[j])
+    return gap_of_sums(
+        inner_linear, inner_product, l1, largest_gradient(product, linear, width), energy, n_rows, penalty
+    )
+
+
+cdef void _product(
+    const double* coef, const double* xx, const int* nonzero, int count, int width, double* product
+) noexcept nogil:
+    """product = S coef from the nonzero coordinates."""
+    cdef int i
+    memset(product, 0, width * sizeof(double))
+    for i in range(count):
+        axpy(width, coef[nonzero[i]], xx + <Py_ssize_t> nonzero[i] * width, product)
 
 
 cdef int _face_optimum(
@@ -97,36 +161,26 @@ cdef int _solve_row(
     Where that does not settle it in a few rounds, the nonzero ones are solved for exactly.
     """
     cdef double threshold = 0.5 * n_rows * penalty, target = tol * energy / n_rows, move, first_move
-    cdef int everything = 0, active, j, sweep = 0, rounds = 0, allocated = 0, inner
+    cdef int active = 0, j, sweep = 0, rounds = 0, allocated = 0, inner
     cdef double* system = NULL
     cdef double* product = <double*> malloc(width * sizeof(double))
-    cdef int* movable = <int*> malloc(2 * width * sizeof(int))
-    cdef int* nonzero
-    if product == NULL or movable == NULL:
+    cdef int* nonzero = <int*> malloc(2 * width * sizeof(int))
+    if product == NULL or nonzero == NULL:
         free(product)
-        free(movable)
+        free(nonzero)
         return 1
-    nonzero = movable + width
     for j in range(width):
-        product[j] = 0.0
-        if diagonal[j] > 0.0:
-            movable[everything] = j
-            everything += 1
-        else:
+        if diagonal[j] <= 0.0:
             # A variable that never changes has nothing to explain.
             coef[j] = 0.0
-    for j in range(width):
         if coef[j] != 0.0:
-            axpy(width, coef[j], xx + <Py_ssize_t> j * width, product)
-    gap[0] = row_gap(coef, product, linear, energy, n_rows, penalty, width)
+            nonzero[active] = j
+            active += 1
+    _product(coef, xx, nonzero, active, width, product)
+    gap[0] = _sparse_gap(coef, product, linear, energy, n_rows, penalty, nonzero, active, width)
     while gap[0] > target and sweep < max_iter:
-        first_move = _sweep(coef, product, xx, diagonal, linear, threshold, movable, everything, width)
+        first_move = _sweep_all(coef, product, xx, diagonal, linear, threshold, nonzero, &active, width)
         sweep += 1
-        active = 0
-        for j in range(everything):
-            if coef[movable[j]] != 0.0:
-                nonzero[active] = movable[j]
-                active += 1
         inner = 0
         while sweep < max_iter and active > 0 and inner < (1 if rounds >= PATIENCE else INNER_SWEEPS):
             move = _sweep(coef, product, xx, diagonal, linear, threshold, nonzero, active, width)
@@ -143,26 +197,20 @@ cdef int _solve_row(
                 system = <double*> malloc((<size_t> active * active + active) * sizeof(double))
                 if system == NULL:
                     free(product)
-                    free(movable)
+                    free(nonzero)
                     return 1
             active = _face_optimum(
                 coef, xx, linear, threshold, nonzero, active, width, system, system + active * active
             )
+        gap[0] = _sparse_gap(coef, product, linear, energy, n_rows, penalty, nonzero, active, width)
+        if rounds > PATIENCE or sweep > FEW_SWEEPS and (gap[0] <= target or sweep >= max_iter):
             # Made afresh: thousands of small updates leave more rounding than such a gap allows.
-            memset(product, 0, width * sizeof(double))
-            for j in range(active):
-                axpy(width, coef[nonzero[j]], xx + <Py_ssize_t> nonzero[j] * width, product)
-        gap[0] = row_gap(coef, product, linear, energy, n_rows, penalty, width)
+            _product(coef, xx, nonzero, active, width, product)
+            gap[0] = _sparse_gap(coef, product, linear, energy, n_rows, penalty, nonzero, active, width)
     iterations[0] = sweep
-    # The product was kept by updates; the gap that is reported is that of the product made afresh.
-    memset(product, 0, width * sizeof(double))
-    for j in range(width):
-        if coef[j] != 0.0:
-            axpy(width, coef[j], xx + <Py_ssize_t> j * width, product)
-    gap[0] = row_gap(coef, product, linear, energy, n_rows, penalty, width)
     free(system)
     free(product)
-    free(movable)
+    free(nonzero)
     return 0
 
 
