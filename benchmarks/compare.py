@@ -113,10 +113,13 @@ def main():
     if not builders:
         names = "\n  ".join([*BUILDERS, f"{LARGE} (with --large)"])
         sys.exit(f"no row matches {given.only!r}; there are\n  {names}")
-    rows = []
+    rows, failed = [], []
     for number, (name, build) in enumerate(builders.items(), 1):
         print(f"[{number}/{len(builders)}] {name}", file=sys.stderr, flush=True)
-        rows += build(given.repeat)
+        try:
+            rows += build(given.repeat)
+        except Exception as error:  # the rows measured already must not be lost; told at the end, by the exit code too
+            failed.append(f"{name}: {type(error).__name__}: {error}")
     print(machine())
     if PEAK.best:
         print(f"best dgemm {PEAK.size} x {PEAK.size} of this run: {PEAK.best / 1e9:.1f} GFLOP/s")
@@ -125,6 +128,8 @@ def main():
     print(f"\n{as_markdown(rows) if given.markdown else as_text(rows)}")
     if given.json:
         given.json.write_text(as_json(rows) + "\n")
+    if failed:
+        sys.exit("failed: " + "; ".join(failed))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 import fedvar_fast
 from fedvar_fast import _cli_demo, _cli_evaluate
 from fedvar_fast._atomic import atomic_write
+from fedvar_fast._cli_privacy import privacy_from, privacy_options
 from fedvar_fast._cli_support import (
     Commands,
     GivenPath,
@@ -31,7 +32,6 @@ from fedvar_fast._cli_support import (
 )
 from fedvar_fast.estimators import FedVAR, load
 from fedvar_fast.exceptions import OptionError
-from fedvar_fast.privacy import Privacy
 from fedvar_fast.readers import read_panel, write_panel
 from fedvar_fast.simulate import SimulatedTruth, simulate_panel
 
@@ -184,14 +184,12 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 @click.option("--clip", type=float, metavar="SD", help="Winsorise at that many standard deviations first.")
 @click.option("--no-center", is_flag=True, help="Do not subtract each variable's mean.")
 @click.option("--no-scale", is_flag=True, help="Do not divide by each variable's standard deviation.")
-@click.option("--epsilon", type=float, help="Private fit: epsilon of each round; goes with --delta.")
-@click.option("--delta", type=float, help="Private fit: delta of each round.")
 @click.option(
-    "--kappa",
-    type=NumberOr("data"),
-    metavar="[data|X]",
-    help="Private fit: assumed sensitivity of a message.  [default: data]",
+    "--precondition",
+    type=click.Choice(["full", "nystrom", "diagonal"]),
+    help="Rounds in coordinates that pooled second moments whiten; always under a total privacy budget.",
 )
+@privacy_options
 @click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
@@ -209,19 +207,19 @@ def _write_truth(path: Path, truth: SimulatedTruth) -> None:
 def fit(
     data: str, order: int, rank: str | int, init: str, out: str, l1_penalty: str | float, shared_solver: str,
     ridge: float, rounds: str | int, step: str | float, local_iter: int, local_tol: float | None, clip: float | None,
-    no_center: bool, no_scale: bool, epsilon: float | None, delta: float | None, kappa: str | float | None,
-    missing: str, time: str | None, client: str | None, freq: str | None, jobs: int | None, seed: int | None,
-    as_json: bool, quiet: bool,
+    no_center: bool, no_scale: bool, precondition: str | None, missing: str, time: str | None, client: str | None,
+    freq: str | None, jobs: int | None, seed: int | None, as_json: bool, quiet: bool, **private: Any,
 ) -> None:  # fmt: skip
     """Fit a model to DATA, and write it to the file MODEL.
 
     DATA is a folder or a quoted pattern of CSV or Parquet files, one per client, or one long file with a column
     of clients.
     """
-    privacy = _privacy(epsilon, delta, kappa, seed)
+    privacy = privacy_from(seed, private)
     target_file(out, model=True)
     model = FedVAR(
         order, rank, init=init, shared_solver=shared_solver, ridge=ridge, n_rounds=rounds, step=step,
+        precondition=precondition,
         l1_penalty=l1_penalty, local_iter=local_iter, local_tol=local_tol, privacy=privacy,
         center=not no_center, scale=not no_scale, clip=clip, n_jobs=jobs, random_state=seed,
         verbose=not quiet and stderr_is_terminal() and importlib.util.find_spec("tqdm") is not None,
@@ -238,26 +236,16 @@ def fit(
         click.echo(f"Model: {out}")
 
 
-def _privacy(epsilon: float | None, delta: float | None, kappa: str | float | None, seed: int | None) -> Privacy | None:
-    """The privacy that the options ask for; a usage error where they do not go together."""
-    if (epsilon is None) != (delta is None):
-        given, lacking = ("--epsilon", "--delta") if delta is None else ("--delta", "--epsilon")
-        raise click.UsageError(f"{given} needs {lacking}: a private fit has both.")
-    if epsilon is None or delta is None:
-        if kappa is not None:
-            raise click.UsageError("--kappa belongs to a private fit: give --epsilon and --delta too.")
-        return None
-    privacy = Privacy(epsilon, delta, kappa="data" if kappa is None else kappa, reproducible=seed is not None)
-    if privacy.reproducible:
-        show_warning("with --seed the noise is known to whoever knows the seed: this fit is NOT PRIVATE")
-    return privacy
-
-
 def _privacy_line(model: FedVAR, path: str) -> str:
     report = model.privacy_report_
     if report is None or report.reproducible:
         return "NOT PRIVATE, the noise came from a known seed"
     worst = max((one.total_epsilon for one in report.clients.values()), default=0.0)
+    if report.privacy.calibration == "total":
+        return (
+            f"(epsilon, delta) = ({worst:.4g}, {report.privacy.delta:g}) for all that a client sent, unit "
+            f"{report.privacy.unit}; read fedvar-fast report {path} --privacy"
+        )
     bare = any(one.without_noise for one in report.clients.values())
     limits = "if kappa holds" + (", not counting what left without noise" if bare else "")
     return f"epsilon {worst:.4g} in all, {limits}; read fedvar-fast report {path} --privacy"

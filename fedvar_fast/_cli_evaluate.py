@@ -270,7 +270,7 @@ def _estimators(
             name, kind = _ALONE[word]
             found[name] = kind(order, clip=clip)
     for epsilon, delta in pairs:
-        noise = Privacy(epsilon, delta, reproducible=federated["random_state"] is not None)
+        noise = Privacy(epsilon, delta, calibration="paper", reproducible=federated["random_state"] is not None)
         found[f"FedVAR({epsilon:g},{delta:g})"] = FedVAR(order, clip=clip, privacy=noise, **federated)
     if pairs and federated["random_state"] is not None:
         show_warning("with --seed the noise is known to whoever knows the seed: these fits are NOT PRIVATE")

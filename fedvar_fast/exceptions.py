@@ -6,6 +6,7 @@ Every error says which client, column and row is meant where there is one, and w
 from __future__ import annotations
 
 __all__ = [
+    "BudgetError",
     "ConstantColumnWarning",
     "ConvergenceWarning",
     "DataError",
@@ -15,9 +16,14 @@ __all__ = [
     "ModelFileError",
     "OptionError",
     "OptionTypeError",
+    "PrivacyNoiseWarning",
     "UnstableModelWarning",
     "ZeroStartWarning",
 ]
+
+
+class BudgetError(ValueError):
+    """A client's privacy budget is spent: the release would exceed the limit that was set, and was not made."""
 
 
 class DataError(ValueError):
@@ -54,6 +60,10 @@ class ConvergenceWarning(UserWarning):
 
 class GridEdgeWarning(UserWarning):
     """A tuned option is the smallest of its grid: a smaller value may do better."""
+
+
+class PrivacyNoiseWarning(UserWarning):
+    """A private fit promises little, or the noise that its promise asks for leaves little to learn from."""
 
 
 class ZeroStartWarning(UserWarning):

@@ -16,6 +16,7 @@ cdef struct _Problem:
     const double* inverse  # 1 / scale
     const double* thin  # [V_1 ... V_p U], d x (p+1) r
     const double* s
+    const double* row_squares  # ||w_t||^2 by response, or NULL for ||x_t||^2
     Py_ssize_t dim
     Py_ssize_t rank
     Py_ssize_t order
@@ -30,6 +31,7 @@ cdef struct _Block:
     double* weighted  # its transpose times Z is what is summed, rows x (p+1) r
     double* q  # U'e_t, r
     Py_ssize_t rows
+    Py_ssize_t response  # number of the block's first response
 
 
 cdef double _scaled_row(
@@ -149,6 +151,8 @@ cdef void _weigh_rows(const _Problem* problem, const _Block* block, Py_ssize_t* 
                 q_square = q_square + value * value
                 inside_square = inside_square + source[a] * source[a]
                 vx_square = vx_square + vx[a] * vx[a]
+            if problem.row_squares != NULL:
+                x_square = problem.row_squares[block.response + i - order]
             norm = _row_norm(
                 problem, block.z + i * problem.dim, source, block.square[i], x_square, q_square, inside_square,
                 vx_square,
@@ -195,6 +199,7 @@ cdef int _accumulate(
     while start < last:
         n = min(block_rows, last - start)
         block.rows = n + order
+        block.response = start - order
         for i in range(block.rows):
             block.square[i] = _scaled_row(
                 y + (start - order + i) * row_stride, column_stride, problem.center, problem.inverse, d,
@@ -212,7 +217,7 @@ cdef int _accumulate(
 
 def clipped_sums(
     const real[:, :] y, const double[::1] center, const double[::1] inverse, const double[:, ::1] thin,
-    const double[::1] s, int order, double clip_norm, Py_ssize_t segment, Py_ssize_t block, int n_threads,
+    const double[::1] s, const double[::1] row_squares, int order, double clip_norm, Py_ssize_t segment, Py_ssize_t block, int n_threads,
     double[:, :, ::1] partial, Py_ssize_t[:, ::1] counts,
 ):
     """sum_t w_t (U'e_t) z_{t-j}', j = 1..p, and sum_t w_t (V'x_t) z_t', one accumulator per time segment.
@@ -226,12 +231,17 @@ def clipped_sums(
     and one product Z [V_1 ... V_p U] of a block gives all of it; a second one, of the weighted U'e_t (shifted
     by each lag) and V'x_t with Z, gives the sums. A row is left out when its response or a lag is not finite.
 
+    With whitened regressors w_t = P x_t, H_t = P_T(e_t w_t'), B = U diag(s) V', A = B P: `thin` holds P V in place of
+    V, so that V'w_t = (P V)'x_t, and `row_squares` the norms ||w_t||^2; the first sum still has z_{t-j}, to be
+    multiplied by P.
+
     Parameters
     ----------
     y : (T_raw, d), float32 or float64, any strides that are whole numbers of values
     center, inverse : (d,); inverse = 1 / scale
     thin : (d, (p+1) r), [V_1 ... V_p U], V_j the rows of V that belong to lag j
     s : (r,)
+    row_squares : (T_raw - p,), ||w_t||^2; or empty: ||x_t||^2
     order : p
     clip_norm : c, infinity allowed
     segment : responses per time segment; segments are cut by the data's length, never by the thread count
@@ -253,6 +263,7 @@ def clipped_sums(
     problem.inverse = &inverse[0]
     problem.thin = &thin[0, 0]
     problem.s = &s[0]
+    problem.row_squares = &row_squares[0] if row_squares.shape[0] else NULL
     problem.dim = y.shape[1]
     problem.rank = s.shape[0]
     problem.order = order

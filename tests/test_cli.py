@@ -378,7 +378,9 @@ def test_report(model_file: Path) -> None:
 
 def test_private_fit_and_its_report(panel_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "m"
-    result = done("fit", panel_dir, "--epsilon", 2, "--delta", 1e-5, "--kappa", 0.01, "--out", out)
+    result = done(
+        "fit", panel_dir, "--epsilon", 2, "--delta", 1e-5, "--calibration", "paper", "--kappa", 0.01, "--out", out
+    )
     assert "Private: epsilon" in result.stdout
     text = done("report", out, "--privacy").stdout
     assert text.startswith("Privacy report") and "NOT PRIVATE" not in text and "FedVAR" not in text
@@ -388,7 +390,7 @@ def test_private_fit_and_its_report(panel_dir: Path, tmp_path: Path) -> None:
 
 
 def test_a_seeded_private_fit_is_called_not_private(panel_dir: Path, tmp_path: Path) -> None:
-    options = ("--epsilon", 2, "--delta", 1e-5, "--seed", 1)
+    options = ("--epsilon", 2, "--delta", 1e-5, "--calibration", "paper", "--seed", 1)
     result = done("fit", panel_dir, *options, "--out", tmp_path / "a")
     assert "NOT PRIVATE" in result.stderr and "NOT PRIVATE" in result.stdout
     done("fit", panel_dir, *options, "--out", tmp_path / "b", "--quiet")

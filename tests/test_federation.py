@@ -17,7 +17,7 @@ from fedvar_fast.solvers.riemannian import LowRankComponent, LowRankState, exact
 
 DIM, WIDTH, RANK = 4, 8, 2
 NAMES = ("west", "east", "north")
-PRIVATE = Privacy(2.0, 1e-5, kappa=0.01, reproducible=True)
+PRIVATE = Privacy(2.0, 1e-5, kappa=0.01, reproducible=True, calibration="paper")
 
 
 @pytest.fixture(scope="module")
@@ -264,14 +264,16 @@ def test_reproducible_noise_needs_a_seed_and_repeats(moments):
     assert np.any(fits[0].point.dense() != fits[2].point.dense())
     with pytest.raises(TypeError, match="random_state"):
         fit_shared(moments, options(n_rounds=3), PRIVATE, Ledger())
-    fresh = Privacy(2.0, 1e-5, kappa=0.01)
+    fresh = Privacy(2.0, 1e-5, kappa=0.01, calibration="paper")
     one, two = (fit_shared(moments, options(n_rounds=3), fresh, Ledger(), random_state=1) for _ in range(2))
     assert np.any(one.point.dense() != two.point.dense())
 
 
 def test_kappa_from_data_is_each_clients_own(moments):
     ledger = Ledger()
-    fit_shared(moments, options(n_rounds=1), Privacy(2.0, 1e-5, reproducible=True), ledger, random_state=1)
+    fit_shared(
+        moments, options(n_rounds=1), Privacy(2.0, 1e-5, reproducible=True, calibration="paper"), ledger, random_state=1
+    )
     for name, one in moments.items():
         want = kappa_from_scale(np.trace(one.xx), np.trace(one.yy), one.n_rows, 2)
         assert ledger.releases(name)[-1].sensitivity == pytest.approx(want, rel=1e-12)

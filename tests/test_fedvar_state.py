@@ -206,7 +206,7 @@ def test_a_loaded_model_forecasts_the_same_bits(series, tmp_path, kind, moments)
 
 def test_an_array_as_init_and_privacy_are_kept(series, tmp_path):
     init = np.random.default_rng(1).standard_normal((3, 6))
-    model = new_model(init=init, n_rounds=3, privacy=Privacy(2.0, 1e-5, kappa=0.1)).fit(series)
+    model = new_model(init=init, n_rounds=3, privacy=Privacy(2.0, 1e-5, kappa=0.1, calibration="paper")).fit(series)
     model.save(tmp_path / "model")
     loaded = fv.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.init, init)
@@ -283,7 +283,7 @@ def test_a_plain_array_file_is_no_model(tmp_path):
 
 
 def test_impossible_content_is_a_damaged_file(tmp_path, series):
-    model = new_model(n_rounds=1, privacy=Privacy(2.0, 1e-5, kappa=0.1)).fit(series)
+    model = new_model(n_rounds=1, privacy=Privacy(2.0, 1e-5, kappa=0.1, calibration="paper")).fit(series)
     model.save(tmp_path / "model")
     changes = [
         lambda header, arrays: header["params"]["privacy"].update(epsilon=-1.0),

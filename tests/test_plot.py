@@ -125,7 +125,7 @@ def test_convergence_shows_the_history(model):
 
 
 def test_convergence_under_privacy_has_no_loss(panel):
-    private = fv.FedVAR(2, 1, l1_penalty=0.1, privacy=fv.Privacy(2, 1e-5)).fit(panel)
+    private = fv.FedVAR(2, 1, l1_penalty=0.1, privacy=fv.Privacy(2, 1e-5, calibration="paper")).fit(panel)
     assert [ax.get_title() for ax in plot.convergence(private).axes] == ["change of the iterate"]
 
 

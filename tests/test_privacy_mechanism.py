@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from fedvar_fast.exceptions import DataError, OptionError, OptionTypeError
+from fedvar_fast.exceptions import BudgetError, DataError, OptionError, OptionTypeError
 from fedvar_fast.privacy import Ledger, Privacy, PrivacyReport
-from fedvar_fast.privacy.accounting import gaussian_epsilon
+from fedvar_fast.privacy.accounting import gaussian_epsilon, gaussian_mu
 from fedvar_fast.privacy.ledger import Release
-from fedvar_fast.privacy.mechanism import kappa_from_scale, noise_generator, noisy_pair
+from fedvar_fast.privacy.mechanism import DEFAULT_SHARES, add_noise, kappa_from_scale, noise_generator, noisy_pair
 
 D, WIDTH, RANK = 4, 5, 2
 
@@ -109,7 +109,7 @@ def test_a_raw_pair_cannot_pass_for_a_noisy_one(sigma):
 
 
 def test_round_sigma_is_the_papers():
-    privacy = Privacy(2.0, 0.1)
+    privacy = Privacy(2.0, 0.1, calibration="paper")
     assert privacy.round_sigma(1.0) == pytest.approx(math.sqrt(2 * math.log(12.5)) / 2, rel=1e-15)
     assert privacy.round_sigma(0.1) == pytest.approx(0.1 * privacy.round_sigma(1.0), rel=1e-15)
     with pytest.raises(OptionError):
@@ -125,7 +125,30 @@ def test_round_sigma_is_the_papers():
         ((1.0, 0.0), {}, OptionError),
         ((1.0, 1.0), {}, OptionError),
         (("1", 0.1), {}, OptionTypeError),
-        ((1.0, 0.1), {"calibration": "total"}, OptionError),
+        ((1.0, 0.1), {"calibration": "round"}, OptionError),
+        ((1.0, 0.1), {"unit": "row"}, OptionError),
+        ((1.0, 0.1), {"noise": "laplace"}, OptionError),
+        ((1.0, 0.1), {"noise": "opendp", "reproducible": True}, OptionError),
+        ((1.0, 0.1), {"clip": "median"}, OptionError),
+        ((1.0, 0.1), {"clip": 0.0}, OptionError),
+        ((1.0, 0.1), {"sensitive": "y1"}, OptionTypeError),
+        ((1.0, 0.1), {"sensitive": []}, OptionTypeError),
+        ((1.0, 0.1), {"sensitive": ["y1"], "unit": "client"}, OptionError),
+        ((1.0, 0.1), {"sensitive": ["y1"], "calibration": "paper"}, OptionError),
+        ((1.0, 0.1), {"unit": "client", "calibration": "paper"}, OptionError),
+        ((1.0, 0.1), {"bounds": (1.0, 1.0)}, OptionError),
+        ((1.0, 0.1), {"bounds": 3.0}, OptionTypeError),
+        ((1.0, 0.1), {"bounds": {"y1": (0.0, math.inf)}}, OptionError),
+        ((1.0, 0.1), {"shares": {"tax": 1.0}}, OptionError),
+        ((1.0, 0.1), {"shares": {"scale": -1.0}}, OptionError),
+        ((1.0, 0.1), {"unit": "innovation"}, OptionError),
+        ((1.0, 0.1), {"unit": "innovation", "bounds": (-1, 1), "innovation_bound": 1.0}, OptionError),
+        (
+            (1.0, 0.1),
+            {"unit": "innovation", "bounds": (-1, 1), "innovation_bound": 1.0, "stability": (1.0, 1.0)},
+            OptionError,
+        ),
+        ((1.0, 0.1), {"stability": (1.0, 0.5)}, OptionError),
         ((1.0, 0.1), {"kappa": 0.0}, OptionError),
         ((1.0, 0.1), {"kappa": "auto"}, OptionError),
         ((1.0, 0.1), {"kappa": None}, OptionTypeError),
@@ -137,9 +160,62 @@ def test_impossible_options_are_refused(arguments, options, error):
         Privacy(*arguments, **options)
 
 
-def test_the_error_names_the_calibration_that_exists():
-    with pytest.raises(OptionError, match='only "paper"'):
-        Privacy(1.0, 0.1, calibration="total")
+def test_the_budget_is_split_in_squares():
+    privacy = Privacy(2.0, 1e-5, shares={"rounds": 1.0})
+    purposes = ("scale", "whitening", "start", "rounds", "clip")
+    strength = privacy.mu_by_purpose(purposes)
+    assert math.hypot(*strength.values()) == pytest.approx(gaussian_mu(2.0, 1e-5), rel=1e-12)
+    assert (strength["rounds"] / strength["scale"]) ** 2 == pytest.approx(1.0 / DEFAULT_SHARES["scale"])
+    assert set(privacy.mu_by_purpose(["rounds"])) == {"rounds"}
+    assert privacy.mu_by_purpose(["rounds"])["rounds"] == pytest.approx(gaussian_mu(2.0, 1e-5))
+
+
+def test_bounds_and_sensitive_columns_by_name():
+    privacy = Privacy(1.0, 1e-5, bounds={"b": (0, 2), "a": (-1, 1)}, sensitive=["c", "a", "c"])
+    low, high = privacy.column_bounds(("a", "b"))
+    assert (low.tolist(), high.tolist()) == ([-1.0, 0.0], [1.0, 2.0])
+    assert privacy.sensitive_columns(("a", "b", "c")).tolist() == [0, 2]
+    with pytest.raises(OptionError, match="'c', which is no column: they are 'a', 'b'"):
+        privacy.sensitive_columns(("a", "b"))
+    with pytest.raises(OptionError, match="none for column 'd'"):
+        privacy.column_bounds(("a", "b", "d"))
+    with pytest.raises(OptionError, match="'b', which is no column"):
+        privacy.column_bounds(("a",))
+    assert Privacy(1.0, 1e-5).column_bounds(("a",)) is None
+
+
+def test_options_survive_json():
+    privacy = Privacy(
+        2.0,
+        1e-5,
+        unit="innovation",
+        bounds={"a": (-1, 1)},
+        innovation_bound=1,
+        stability=(2, 0.5),
+        shares={"clip": 0.1},
+    )
+    again = Privacy(**json.loads(json.dumps(privacy.to_options())))
+    assert again.to_options() == privacy.to_options()
+
+
+def test_noise_has_the_asked_size_and_is_repeatable_only_by_seed():
+    values = np.zeros(20_000)
+    known = Privacy(1.0, 1e-5, reproducible=True)
+    one = add_noise(values, 3.0, known, 1, "a", 1)
+    assert np.std(one) == pytest.approx(3.0, rel=0.03)
+    np.testing.assert_array_equal(one, add_noise(values, 3.0, known, 1, "a", 1))
+    for other in ((2, "a", 1), (1, "b", 1), (1, "a", 2)):
+        assert np.abs(one - add_noise(values, 3.0, known, *other)).max() > 0
+    fresh = Privacy(1.0, 1e-5)
+    assert np.abs(add_noise(values, 3.0, fresh, 1, "a", 1) - add_noise(values, 3.0, fresh, 1, "a", 1)).max() > 0
+
+
+def test_opendp_draws_gaussians():
+    pytest.importorskip("opendp")
+    values = np.arange(3000.0).reshape(30, 100)
+    noisy = add_noise(values, 2.0, Privacy(1.0, 1e-5, noise="opendp"), None, "a", 1)
+    assert noisy.shape == values.shape
+    assert np.std(noisy - values) == pytest.approx(2.0, rel=0.1) and abs(np.mean(noisy - values)) < 0.2
 
 
 def test_kappa_is_the_move_of_a_typical_observation():
@@ -155,7 +231,7 @@ def test_kappa_is_the_move_of_a_typical_observation():
 
 
 def test_reproducible_noise_belongs_to_the_name_and_the_index():
-    privacy = Privacy(1.0, 0.1, reproducible=True)
+    privacy = Privacy(1.0, 0.1, reproducible=True, calibration="paper")
 
     def first(seed, client, index=0):
         return noise_generator(privacy, seed, client, index).standard_normal()
@@ -169,12 +245,12 @@ def test_reproducible_noise_belongs_to_the_name_and_the_index():
 def test_reproducible_noise_is_the_same_everywhere():
     # Pinned raw bits (NumPy keeps those of a bit generator fixed): no salted hash, no position, no platform
     # in it.
-    rng = noise_generator(Privacy(1.0, 0.1, reproducible=True), 7, "Ohio", 2)
+    rng = noise_generator(Privacy(1.0, 0.1, reproducible=True, calibration="paper"), 7, "Ohio", 2)
     assert rng.bit_generator.random_raw() == 7142544955670469139
 
 
 def test_private_noise_ignores_the_seed():
-    privacy = Privacy(1.0, 0.1)
+    privacy = Privacy(1.0, 0.1, calibration="paper")
     draws = {noise_generator(privacy, 7, "Ohio").standard_normal() for _ in range(5)}
     assert len(draws) == 5
 
@@ -182,7 +258,7 @@ def test_private_noise_ignores_the_seed():
 @pytest.mark.parametrize("seed", [None, 1.5, np.random.default_rng(0), True])
 def test_reproducible_noise_needs_an_integer(seed):
     with pytest.raises(OptionTypeError, match="random_state"):
-        noise_generator(Privacy(1.0, 0.1, reproducible=True), seed, "Ohio")
+        noise_generator(Privacy(1.0, 0.1, reproducible=True, calibration="paper"), seed, "Ohio")
 
 
 def _ledger():
@@ -228,6 +304,8 @@ def test_damaged_records_are_refused():
         Ledger.from_records([r | {"mu": 0.1} if i == 3 else r for i, r in enumerate(records)])
     with pytest.raises(DataError, match=r"Record 1 .* lacks sigma"):
         Ledger.from_records([{k: v for k, v in records[0].items() if k != "sigma"}])
+    with pytest.raises(DataError, match=r"Record 1 .* lacks unit, relation"):
+        Ledger.from_records([{k: v for k, v in records[0].items() if k not in ("unit", "relation")}])
     with pytest.raises(DataError, match="damaged"):
         Ledger.from_records([records[0] | {"sigma": -1.0}])
 
@@ -240,11 +318,126 @@ def test_entries_cannot_be_changed_and_bad_ones_are_not_written():
         ledger.record("a", "x", n_numbers=-1, sensitivity=None, sigma=0.0)
     with pytest.raises(OptionTypeError):
         Release(3, "x", 1, None, 0.0)
+    with pytest.raises(OptionTypeError, match="unit"):
+        ledger.record("a", "x", n_numbers=1, sensitivity=None, sigma=0.0, unit=None)
     assert len(ledger) == 11
 
 
+def test_the_ledger_says_what_is_protected():
+    ledger = Ledger()
+    entry = ledger.record("a", "x", n_numbers=1, sensitivity=1.0, sigma=1.0, unit="client", relation="one client more")
+    assert (entry.unit, entry.relation) == ("client", "one client more")
+    assert Ledger.from_records(ledger.to_records()).releases() == (entry,)
+
+
+def test_a_spent_budget_stops_the_client_and_no_other():
+    ledger = Ledger()
+    ledger.limit("a", 1.0)
+    for n in range(100):  # 100 releases of mu = 0.1 are mu = 1 up to rounding
+        ledger.record("a", f"round {n}", n_numbers=1, sensitivity=0.1, sigma=1.0)
+    with pytest.raises(BudgetError, match=r"'a' .* 'one more': it costs mu = 0\.1 .* mu = 1 spent .* limit is 1;"):
+        ledger.record("a", "one more", n_numbers=1, sensitivity=0.1, sigma=1.0)
+    assert len(ledger) == 100
+    ledger.record("a", "number of rows", n_numbers=1, sensitivity=0.0, sigma=0.0)
+    ledger.record("b", "round 0", n_numbers=1, sensitivity=9.0, sigma=1.0)
+    ledger.limit("a", 1.1)
+    ledger.record("a", "one more", n_numbers=1, sensitivity=0.1, sigma=1.0)
+    assert len(ledger) == 103
+
+
+def test_nothing_leaves_without_noise_under_a_limit():
+    ledger = Ledger()
+    ledger.limit("a", 1e6)
+    for sensitivity, sigma in ((1.0, 0.0), (None, 1.0)):
+        with pytest.raises(BudgetError, match="mu = inf"):
+            ledger.record("a", "start", n_numbers=1, sensitivity=sensitivity, sigma=sigma)
+    ledger.limit("a", math.inf)
+    ledger.record("a", "start", n_numbers=1, sensitivity=1.0, sigma=0.0)
+    ledger.limit("a", 1e6)
+    with pytest.raises(BudgetError, match="mu = inf spent"):  # what left before the limit was set counts
+        ledger.record("a", "round 0", n_numbers=1, sensitivity=1.0, sigma=1.0)
+    assert len(ledger) == 1
+
+
+@pytest.mark.parametrize(
+    ("client", "mu", "error"),
+    [("a", -1.0, OptionError), ("a", math.nan, OptionError), ("a", "1", OptionTypeError), (1, 1.0, OptionTypeError)],
+)
+def test_impossible_limits_are_refused(client, mu, error):
+    with pytest.raises(error):
+        Ledger().limit(client, mu)
+
+
+def test_a_retry_sends_the_same_message_and_costs_nothing():
+    ledger, drawn = Ledger(), []
+
+    def draw():
+        drawn.append(np.random.default_rng(len(drawn)).standard_normal((2, 3)))
+        return drawn[-1]
+
+    def send(client="a", what="pair", context=b"point", **options):
+        return ledger.send(client, what, context, draw, sensitivity=1.0, sigma=2.0, unit="observation", **options)
+
+    first = send()
+    assert ledger.releases() == (Release("a", "pair", 6, 1.0, 2.0, unit="observation"),)
+    expected = drawn[0].tobytes()
+    first[:] = 0.0
+    drawn[0][:] = 0.0
+    ledger.limit("a", 0.5)  # spent: only what was sent before may be sent
+    assert send().tobytes() == send().tobytes() == expected
+    assert len(ledger) == len(drawn) == 1
+    with pytest.raises(BudgetError):
+        send(context=b"another point")
+    assert len(ledger) == len(drawn) == 1, "nothing is drawn that must not leave"
+    ledger.limit("a", 5.0)
+    for other in ({"context": b"another point"}, {"what": "pai", "context": b"rpoint"}, {"client": "b"}):
+        assert send(**other, n_numbers=4).tobytes() != expected
+    assert len(ledger) == len(drawn) == 4
+    assert ledger.releases()[-1].n_numbers == 4
+
+
+def test_a_message_that_cannot_be_sent_is_not_written():
+    ledger = Ledger()
+
+    def send(drawn, context=b"", **options):
+        return ledger.send("a", "x", context, lambda: drawn, **({"sensitivity": 1.0, "sigma": 1.0} | options))
+
+    for drawn in (1.0, [1.0], np.ones(2, np.float32), np.ones(2, ">f8"), None):
+        with pytest.raises(OptionTypeError, match="float64"):
+            send(drawn)
+    with pytest.raises(OptionTypeError, match="bytes"):
+        send(np.ones(2), context="text")
+    with pytest.raises(OptionError, match="sigma"):
+        send(np.ones(2), sigma=-1.0)
+    with pytest.raises(ZeroDivisionError):
+        ledger.send("a", "x", b"", lambda: np.ones(1 // 0), sensitivity=1.0, sigma=1.0)
+    assert len(ledger) == 0
+
+
+def test_running_totals():
+    ledger = _ledger()
+    assert [mu for _, mu, _ in ledger.running("Ohio", 1e-5)] == [math.inf] * 5
+    ledger = Ledger(release for release in ledger.releases() if release.has_noise)
+    running = ledger.running("Ohio", 1e-5)
+    assert tuple(release for release, _, _ in running) == ledger.releases("Ohio")
+    np.testing.assert_allclose([mu for _, mu, _ in running], 0.5 * np.sqrt([1, 2, 3, 4]), rtol=1e-15)
+    assert [value for _, _, value in running] == [gaussian_epsilon(mu, 1e-5) for _, mu, _ in running]
+    assert ledger.running("nobody", 1e-5) == []
+
+
+def test_queries_change_nothing():
+    ledger = _ledger()
+    before = ledger.to_records()
+    ledger.limit("Iowa", 1.0)
+    for client in ("Ohio", "Iowa", "nobody"):
+        ledger.running(client, 0.1)
+        ledger.total_epsilon(client, 0.1)
+        ledger.releases(client)
+    assert ledger.to_records() == before and ledger.clients == ("Ohio", "Iowa")
+
+
 def test_report_figures():
-    report = PrivacyReport(Privacy(2.0, 1e-5), _ledger(), 4)
+    report = PrivacyReport(Privacy(2.0, 1e-5, calibration="paper"), _ledger(), 4)
     ohio, iowa = report.clients["Ohio"], report.clients["Iowa"]
     assert (ohio.kappa, ohio.sigma, ohio.n_rounds, ohio.mu_per_round) == (1.0, 2.0, 4, 0.5)
     assert ohio.total_mu == pytest.approx(1.0, rel=1e-15)
@@ -256,13 +449,13 @@ def test_report_figures():
 
 def test_report_is_a_snapshot():
     ledger = _ledger()
-    report = PrivacyReport(Privacy(2.0, 1e-5), ledger, 4)
+    report = PrivacyReport(Privacy(2.0, 1e-5, calibration="paper"), ledger, 4)
     ledger.record("Ohio", "more", n_numbers=1, sensitivity=1.0, sigma=0.01)
     assert len(report.ledger) == 11
 
 
 def test_report_says_what_must_be_said():
-    text = str(PrivacyReport(Privacy(2.0, 1e-5), _ledger(), 4))
+    text = str(PrivacyReport(Privacy(2.0, 1e-5, calibration="paper"), _ledger(), 4))
     total = f"{gaussian_epsilon(1.0, 1e-5):.4g}"
     for phrase in (
         f"({total}, 1e-05) for the client protected least (Ohio)",
@@ -279,14 +472,14 @@ def test_report_says_what_must_be_said():
 
 @pytest.mark.parametrize("switch", [{"reproducible": True}, {}])
 def test_reproducible_report_says_not_private(switch):
-    privacy = Privacy(2.0, 1e-5, reproducible=not switch)
+    privacy = Privacy(2.0, 1e-5, reproducible=not switch, calibration="paper")
     report = PrivacyReport(privacy, _ledger(), 4, **switch)
     assert "NOT PRIVATE: the noise was drawn from a known seed" in report.text()
     assert report.to_dict()["reproducible"] is True
 
 
 def test_report_survives_json():
-    report = PrivacyReport(Privacy(np.float64(2.0), 1e-5, kappa=1), _ledger(), 4)
+    report = PrivacyReport(Privacy(np.float64(2.0), 1e-5, kappa=1, calibration="paper"), _ledger(), 4)
     values = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     again = PrivacyReport.from_dict(values)
     assert again.to_dict() == report.to_dict()
@@ -297,8 +490,8 @@ def test_report_survives_json():
 
 def test_report_of_unlimited_and_of_no_releases():
     ledger = Ledger()
-    assert "No client released anything" in PrivacyReport(Privacy(1.0, 0.1), ledger, 0).text()
+    assert "No client released anything" in PrivacyReport(Privacy(1.0, 0.1, calibration="paper"), ledger, 0).text()
     ledger.record("a", "round", n_numbers=1, sensitivity=None, sigma=1.0)
-    report = PrivacyReport(Privacy(1.0, 0.1), ledger, 1)
+    report = PrivacyReport(Privacy(1.0, 0.1, calibration="paper"), ledger, 1)
     assert report.to_dict()["clients"][0]["total_epsilon"] == "inf"
     assert "infinity" in report.text()

@@ -199,7 +199,7 @@ def test_the_edge_warning_comes_exactly_at_the_smallest(series, grid):
 
 
 def test_the_edge_warning_comes_with_privacy_too(series):
-    privacy = fv.Privacy(50.0, 1e-5, reproducible=True)
+    privacy = fv.Privacy(50.0, 1e-5, reproducible=True, calibration="paper")
     model = FedVAR(1, 1, l1_penalty=[30.0, 20.0, 0.4], privacy=privacy, random_state=0, n_rounds=2, **FEW)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -366,7 +366,7 @@ def test_penalties_of_the_deviations_by_hand(series):
 
 def private(**options):
     options = {"n_rounds": 2, "random_state": 0, **FEW, **options}
-    return FedVAR(1, privacy=fv.Privacy(2.0, 1e-5, reproducible=True), **options)
+    return FedVAR(1, privacy=fv.Privacy(2.0, 1e-5, reproducible=True, calibration="paper"), **options)
 
 
 def releases(model):

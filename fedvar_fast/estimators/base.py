@@ -112,23 +112,26 @@ class PanelVAR(BaseEstimator):
         if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0):
             raise OptionTypeError(f"random_state={seed!r} is neither None nor a whole number, 0 or more")
 
-    def _client_state(self, series: ClientSeries, columns: Sequence[str]) -> ClientState:
+    def _check_length(self, series: ClientSeries) -> None:
         order = check_order(self.order)
         if len(series) < order + 2:
             raise DataError(
                 f"client {series.name!r} has {len(series)} rows, order {order} needs at least {order + 2}: "
                 "take a smaller order, or leave the client out"
             )
+
+    def _client_state(self, series: ClientSeries, columns: Sequence[str]) -> ClientState:
+        self._check_length(series)
         scaling = Scaling.from_values(
             series.values, center=self.center, scale=self.scale, clip=self.clip, client=series.name, columns=columns
         )
         moments = self._moments(series.values, scaling)
         if moments.n_rows < 2:
             raise DataError(
-                f"client {series.name!r} has {moments.n_rows} rows whose {order} lags are all there, 2 or more are "
-                "needed: fill the missing values, or take a smaller order"
+                f"client {series.name!r} has {moments.n_rows} rows whose {self.order} lags are all there, 2 or more "
+                "are needed: fill the missing values, or take a smaller order"
             )
-        return ClientState(scaling, moments, series.time.tail(order), len(series))
+        return ClientState(scaling, moments, series.time.tail(int(self.order)), len(series))
 
     def _moments(self, values: FloatArray, scaling: Scaling) -> LaggedMoments:
         if scaling.lower is None:

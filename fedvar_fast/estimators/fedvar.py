@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import asdict
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fedvar_fast._typing import FloatArray
 from fedvar_fast.estimators.base import PanelVAR
+from fedvar_fast.estimators.fedvar_private import fit_privately
+from fedvar_fast.estimators.fedvar_summary import record_choices, summary_of
 from fedvar_fast.estimators.fedvar_tuning import choose_rank, local_start, tune_given_shared, tune_shared
 from fedvar_fast.estimators.local import LocalVAR
 from fedvar_fast.estimators.options import Penalty, check_penalty, is_given, one_of, penalty_of, positive, whole
 from fedvar_fast.estimators.state import ClientState
 from fedvar_fast.exceptions import DataError, OptionError, OptionTypeError
 from fedvar_fast.federation.client import personal_part, summarize
-from fedvar_fast.federation.inprocess import SharedFit, SharedOptions, fit_shared
+from fedvar_fast.federation.inprocess import Progress, SharedFit, SharedOptions, fit_shared
 from fedvar_fast.kernels import one_blas_thread
 from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
@@ -24,6 +27,7 @@ from fedvar_fast.panel import Panel
 from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy
 from fedvar_fast.privacy.report import PrivacyReport
+from fedvar_fast.solvers.whitening import PRECONDITIONERS
 from fedvar_fast.tuning import TuningPath, warn_at_edge
 
 __all__ = ["FedVAR"]
@@ -56,6 +60,9 @@ class FedVAR(PanelVAR):
     step : "auto", "cv" or float
         Step of Stage I: ``1/H``, ``H = sum_k (T_k/T)(2/T_k)||S_k||_op``, which is safe; the multiple of it that
         forecasts best; or a number.
+    precondition : {"full", "nystrom", "diagonal"}, optional
+        Rounds in coordinates that the clients' pooled second moments whiten: a few of them do where the moments are
+        ill conditioned and plain ones need hundreds. Always (``"full"`` by default) under a total privacy budget.
     shared_tol : float
         Rounds stop early when an iterate moves by less than this fraction of its norm (never under privacy).
     l1_penalty : "cv", "rate", float, mapping of client to float, or sequence of floats
@@ -100,12 +107,19 @@ class FedVAR(PanelVAR):
     gap_ : dict of client to float
         Duality gap of Stage II relative to its loss at zero.
     center_, scale_, noise_cov_, spectral_radius_ : dict
+    shared_used_ : dict of client to bool
+        Whether a client goes on from ``A_0`` or, where noise makes that worse for it, from its own low-rank part.
+    own_low_rank_ : dict of client to ndarray, shape (d, pd)
+        That part, of the clients that do; ``coef_`` is its sum with ``deltas_`` then.
+    signal_to_noise_ : float or None
+        Of ``A_0`` under a total privacy budget, from released quantities.
     privacy_report_ : PrivacyReport or None
     """
 
     _saved_attributes: ClassVar[tuple[str, ...]] = (
         "A0_", "deltas_", "rank_", "n_rounds_", "step_", "history_", "shared_gradient_norm_", "gap_", "l1_penalty_",
-        "privacy_record_", "client_ranks_", "tuning_", "step_factor_", "local_start_", "init_",
+        "privacy_record_", "client_ranks_", "tuning_", "step_factor_", "local_start_", "init_", "own_low_rank_",
+        "shared_used_", "signal_to_noise_",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +132,7 @@ class FedVAR(PanelVAR):
         ridge: float = 0.0,
         n_rounds: str | int = "auto",
         step: str | float = "auto",
+        precondition: str | None = None,
         shared_tol: float = 1e-12,
         l1_penalty: Penalty = "cv",
         local_iter: int = 20,
@@ -140,6 +155,7 @@ class FedVAR(PanelVAR):
         self.ridge = ridge
         self.n_rounds = n_rounds
         self.step = step
+        self.precondition = precondition
         self.shared_tol = shared_tol
         self.l1_penalty = l1_penalty
         self.local_iter = local_iter
@@ -165,6 +181,8 @@ class FedVAR(PanelVAR):
             whole("rank", self.rank, 0)
         one_of("shared_solver", self.shared_solver, ("rounds", "exact"))
         one_of("engine", self.engine, ("in-process",))
+        if self.precondition is not None:
+            one_of("precondition", self.precondition, PRECONDITIONERS)
         if isinstance(self.init, str):
             one_of("init", self.init, ("spectral", "local"))
         else:
@@ -198,6 +216,14 @@ class FedVAR(PanelVAR):
 
     def _tunes_penalty(self) -> bool:
         return self.l1_penalty != "rate" if isinstance(self.l1_penalty, str) else not is_given(self.l1_penalty)
+
+    def fit(self, panel: Any, y: None = None) -> Self:
+        """Fit the model; under a total privacy budget everything that leaves a client is noised and in its ledger."""
+        self._check_options()
+        if self.privacy is not None and self.privacy.calibration == "total":
+            fit_privately(self, panel)
+            return self
+        return super().fit(panel)
 
     # -- tuning ----------------------------------------------------------------------------------------------
 
@@ -275,11 +301,16 @@ class FedVAR(PanelVAR):
     def _estimate(
         self, states: dict[str, ClientState], tuned: dict[str, Any], continuing: bool = False
     ) -> dict[str, Any]:
+        if self.privacy is not None and self.privacy.calibration == "total":
+            raise OptionError(
+                "a private model is not updated: its budget was for the rows of its fit; fit again on all rows, with a "
+                "budget of its own"
+            )
         moments = {name: state.standardized() for name, state in states.items()}
         tuned = tuned | self._given_options(moments)
         ledger = self._running_ledger(continuing)
         if self.privacy is not None and not continuing:
-            self._record_choices(ledger, moments)
+            record_choices(ledger, moments, isinstance(self.rank, str), self._starts_local(), self.step == "cv")
         # One BLAS thread throughout: our loops share the cores, and no sum depends on how many there are.
         with one_blas_thread():
             shared = self._shared_fit(moments, ledger, tuned)
@@ -300,6 +331,9 @@ class FedVAR(PanelVAR):
                 "history_": shared.history,
                 "shared_gradient_norm_": shared.gradient_norm,
                 "privacy_record_": None if report is None else report.to_dict(),
+                "own_low_rank_": {},
+                "shared_used_": dict.fromkeys(moments, True),
+                "signal_to_noise_": None,
             }
         )
 
@@ -313,18 +347,6 @@ class FedVAR(PanelVAR):
         if not (isinstance(self.step, str) and self.step == "cv"):
             given["step_factor_"] = 1.0
         return given
-
-    def _record_choices(self, ledger: Ledger, moments: dict[str, LaggedMoments]) -> None:
-        """What tuning sends from a client without noise."""
-        longest = max(moments, key=lambda name: moments[name].n_rows)
-        for name, one in moments.items():
-            if isinstance(self.rank, str):
-                ledger.record(name, "rank vote", n_numbers=1, sensitivity=None, sigma=0.0)
-            if self._starts_local() and name == longest:
-                ledger.record(name, "local start", n_numbers=one.yx.size, sensitivity=None, sigma=0.0)
-            if isinstance(self.step, str) and self.step == "cv":
-                what = "gradients and errors of the step's tuning"
-                ledger.record(name, what, n_numbers=one.yx.size, sensitivity=None, sigma=0.0)
 
     def _running_ledger(self, continuing: bool) -> Ledger:
         """A copy of the ledger so far when a fitted model is updated, so that totals go on; else a new one."""
@@ -342,12 +364,19 @@ class FedVAR(PanelVAR):
             start=tuned["local_start_"] if self._starts_local() else start,
             tol=float(self.shared_tol),
             step_factor=float(tuned["step_factor_"]),
+            precondition=self.precondition,
         )
 
     def _shared_fit(self, moments: dict[str, LaggedMoments], ledger: Ledger, tuned: dict[str, Any]) -> SharedFit:
-        options = self._shared_options(tuned)
+        with self._progress_bar() as progress:
+            return fit_shared(moments, self._shared_options(tuned), self.privacy, ledger, self.random_state, progress)
+
+    @contextlib.contextmanager
+    def _progress_bar(self) -> Iterator[Progress | None]:
+        """What Stage I calls after every round; None unless `verbose`."""
         if not self.verbose:
-            return fit_shared(moments, options, self.privacy, ledger, self.random_state)
+            yield None
+            return
         from tqdm import tqdm
 
         with tqdm(desc="Stage I", unit="round") as bar:
@@ -356,7 +385,7 @@ class FedVAR(PanelVAR):
                 bar.total = planned
                 bar.update(done - bar.n)
 
-            return fit_shared(moments, options, self.privacy, ledger, self.random_state, advance)
+            yield advance
 
     def _personal(
         self, moments: dict[str, LaggedMoments], penalties: dict[str, float], shared: SharedFit
@@ -440,30 +469,13 @@ class FedVAR(PanelVAR):
     def summary(self) -> str:
         """The fit in words: shape, rounds, and a line per client."""
         self._check_fitted()
-        dim, width = self.A0_.shape
-        lines = [
-            f"FedVAR: {len(self.clients_)} client(s), {dim} variables, order {width // dim}, rank {self.rank_}",
-            ("Stage I: closed form" if self.step_ is None else f"Stage I: {self.n_rounds_} rounds")
-            + ("" if self.step_ is None else f", step {self.step_:.4g}")
-            + ("" if "loss" not in self.history_ else f", pooled loss {self.history_['loss'][-1]:.6g}"),
-            f"||A_0||_F = {np.linalg.norm(self.A0_):.4g}",
-            "",
-            f"{'client':<20} {'rows':>7} {'penalty':>9} {'||D||_F':>9} {'nonzero':>8} {'gap':>9} {'radius':>7}",
-        ]
-        for name in self.clients_:
-            delta = self.deltas_[name]
-            lines.append(
-                f"{name:<20} {self._states[name].n_rows:>7} {self.l1_penalty_[name]:>9.4g} "
-                f"{np.linalg.norm(delta):>9.4g} {np.count_nonzero(delta):>8} {self.gap_[name]:>9.2g} "
-                f"{self.spectral_radius_[name]:>7.4g}"
-            )
-        return "\n".join(lines)
+        return summary_of(self)
 
     # -- files -----------------------------------------------------------------------------------------------
 
     def _param_to_json(self, name: str, value: Any) -> Any:
         if isinstance(value, Privacy):
-            return asdict(value)
+            return value.to_options()
         return super()._param_to_json(name, value)
 
     @classmethod

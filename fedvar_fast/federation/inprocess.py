@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedvar_fast.moments import LaggedMoments, pool_moments
 from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy, kappa_from_scale, noise_generator
 from fedvar_fast.solvers.riemannian import LowRankComponent, LowRankState
+from fedvar_fast.solvers.whitening import whitener
 
 __all__ = ["SharedFit", "SharedOptions", "fit_shared"]
 
@@ -46,6 +47,8 @@ class SharedOptions:
         Spectral.
     step_factor : float
         Multiple of the safe step, where `step` is None.
+    precondition : {"full", "nystrom", "diagonal"}, optional
+        Rounds in coordinates that the pooled second moments whiten (see `solvers.whitening`).
     tol : float
         Rounds stop early when ``step ||Z|| / ||A_0||`` falls to this; never under privacy.
     """
@@ -58,6 +61,7 @@ class SharedOptions:
     start: FloatArray | None = None
     tol: float = 0.0
     step_factor: float = 1.0
+    precondition: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,13 @@ def fit_shared(
         messages = [client_side.moments_message(one) for one in ordered]
         point = server.closed_form(messages, weights, options.rank, options.ridge)
         return _finish(point, 0, None, curvatures, ordered, weights, options, [], [])
+    if options.precondition is not None:
+        if privacy is not None:
+            raise OptionError(
+                f"precondition={options.precondition!r} needs the clients' second moments, which calibration='paper' "
+                "would send as they are: use Privacy(calibration='total'), which releases them with noise"
+            )
+        return _preconditioned(ordered, weights, curvatures, options, progress)
     ledger = Ledger() if ledger is None else ledger
     if options.step is None and privacy is not None:
         _record_all(ledger, names, "curvature for the step size", 1)
@@ -163,6 +174,39 @@ def fit_shared(
     start = _start(names, ordered, weights, step, options, privacy, ledger)
     noise = None if privacy is None else _noise(privacy, names, ordered, random_state)
     return _rounds(start, step, names, ordered, summaries, weights, curvatures, options, noise, ledger, progress)
+
+
+def _preconditioned(
+    ordered: list[LaggedMoments],
+    weights: FloatArray,
+    curvatures: dict[str, float],
+    options: SharedOptions,
+    progress: Progress | None,
+) -> SharedFit:
+    """Rounds in whitened coordinates; the ridge is part of their second moments, and of the losses in the history.
+
+    The safe step there is close to one half, and a round close to Newton's.
+    """
+    pooled = pool_moments(ordered)
+    ridge = options.ridge * np.eye(len(pooled.xx))
+    with kernels.one_blas_thread():
+        white = whitener(pooled.xx / pooled.n_rows + ridge, str(options.precondition))
+        moments = [white.whitened(one, options.ridge) for one in ordered]
+        both = pool_moments(moments)
+        step = options.step
+        if step is None:
+            step = options.step_factor * both.n_rows / (2.0 * both.operator_norm())
+        inner = replace(options, ridge=0.0, precondition=None)
+        if options.start is None:
+            messages = [client_side.start_message(one) for one in moments]
+            start = _checked_start(server.spectral_start(messages, weights, step, options.rank))
+        else:
+            given = _start([], ordered, weights, step, inner, None, Ledger())
+            start = white.to_whitened(given)
+    names = [str(i) for i in range(len(moments))]
+    summaries = [ClientSummary(one.n_rows, 0.0) for one in moments]
+    fit = _rounds(start, step, names, moments, summaries, weights, curvatures, inner, None, Ledger(), progress)
+    return replace(fit, point=white.from_whitened(fit.point).sign_fixed())
 
 
 def _record_all(ledger: Ledger, names: list[str], what: str, n_numbers: int) -> None:
@@ -190,6 +234,10 @@ def _start(
         if given.shape != shape or not np.isfinite(given).all():
             raise OptionError(f"init must be a finite matrix of shape {shape}, not one of shape {given.shape}")
         start = FixedRank.from_dense(given, options.rank)
+    return _checked_start(start)
+
+
+def _checked_start(start: FixedRank) -> FixedRank:
     if not start.s[0] > 0:
         raise OptionError("the start of Stage I is the zero matrix, which has no tangent space: give another init")
     return start

@@ -6,6 +6,7 @@ def clipped_sums(
     inverse: FloatArray,
     thin: FloatArray,
     s: FloatArray,
+    row_squares: FloatArray,
     order: int,
     clip_norm: float,
     segment: int,

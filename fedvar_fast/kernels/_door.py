@@ -83,12 +83,16 @@ def clipped_gradient_pair(
     v: FloatArray,
     clip_norm: float,
     n_threads: int = 1,
+    row_squares: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray, int, int]:
     """``R`` (r, pd), ``B`` (d, r) of ``(2/T) sum_t min(1, c/||H_t||) H_t``, ``H_t = P_T(e_t x_t')``, from the series.
 
     ``z = (y - center) / scale``, ``e_t = A x_t - z_t``. Also the number of rows with ``||H_t|| <= c``, and the number
     of usable rows T: those without a missing (or infinite) value in the response or a lag. A float32 or float64
     series is read as it lies, whatever its strides; anything else is copied.
+
+    For whitened regressors ``w_t = P x_t`` give ``P V`` as ``v`` and ``||w_t||^2`` as ``row_squares`` (T_raw - p,): B
+    is then theirs, and R is to be multiplied by P from the right.
     """
     if y.dtype not in (np.float32, np.float64) or not (y.dtype.isnative and y.flags.aligned):
         y = _matrix(y)
@@ -99,9 +103,10 @@ def clipped_gradient_pair(
     thin[:, :order] = np.reshape(v, (order, dim, rank)).transpose(1, 0, 2)
     thin[:, order] = u
     partial, counts = np.zeros((n_segments, width, dim)), np.zeros((n_segments, 2), dtype=np.intp)
+    squares = np.empty(0) if row_squares is None else _matrix(row_squares)
     _clipped.clipped_sums(
         y, _matrix(center), _matrix(1.0 / np.asarray(scale, dtype=np.float64)), thin.reshape(dim, width), _matrix(s),
-        order, float(clip_norm), segment, block, n_threads, partial, counts,
+        squares, order, float(clip_norm), segment, block, n_threads, partial, counts,
     )  # fmt: skip
     n_unclipped, n_rows = (int(count) for count in counts.sum(axis=0))
     total = (2.0 / max(n_rows, 1)) * partial.sum(axis=0)

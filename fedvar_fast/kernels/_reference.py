@@ -57,6 +57,7 @@ def clipped_gradient_pair(
     v: FloatArray,
     clip_norm: float,
     n_threads: int = 1,
+    row_squares: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray, int, int]:
     """``R, B`` of ``(2/T) sum min(1, c/||H_t||) H_t``, rows with ``||H_t|| <= c``, T; from the design matrix."""
     z = (np.asarray(y, dtype=np.float64) - center) / scale
@@ -68,11 +69,12 @@ def clipped_gradient_pair(
     usable = np.isfinite(response).all(axis=1) & np.isfinite(design).all(axis=1)
     response, x = response[usable], design[usable]
     n_rows = len(x)
+    x_norms = np.linalg.norm(x, axis=1) if row_squares is None else np.sqrt(row_squares[usable])
     error = x @ ((u * s) @ v.T).T - response
     q, vx = error @ u, x @ v
     outside = error - q @ u.T
     outside -= outside @ u @ u.T
-    row_norm = np.linalg.norm(q, axis=1) * np.linalg.norm(x, axis=1)
+    row_norm = np.linalg.norm(q, axis=1) * x_norms
     norms = np.hypot(row_norm, np.linalg.norm(outside, axis=1) * np.linalg.norm(vx, axis=1))
     inside = norms <= clip_norm
     weights = np.where(inside, 1.0, clip_norm / np.where(inside, 1.0, norms))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedvar_fast.exceptions import DataError
+from fedvar_fast.privacy._statements import total_statements
 from fedvar_fast.privacy.accounting import gaussian_epsilon
 from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy
@@ -111,6 +112,10 @@ class PrivacyReport:
     def statements(self) -> tuple[str, ...]:
         """The limits of the figures, one sentence or two each."""
         first = (_NOT_PRIVATE,) if self.reproducible else ()
+        if self.privacy.calibration == "total":
+            relation = next((release.relation for release in self.ledger.releases() if release.relation), "")
+            bare = dict.fromkeys(what for figures in self.clients.values() for what in figures.without_noise)
+            return (*first, *total_statements(self.privacy, relation, self.n_rounds, tuple(bare)))
         kappa = _KAPPA_DATA if self.privacy.kappa == "data" else _KAPPA_GIVEN
         return (
             *first,
@@ -135,9 +140,7 @@ class PrivacyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-able values (an infinite number as ``"inf"``), with the whole ledger."""
-        options = asdict(self.privacy)
-        for name in ("epsilon", "delta", "kappa"):
-            options[name] = options[name] if options[name] == "data" else float(options[name])
+        options = self.privacy.to_options()
         return {
             "privacy": options,
             "n_rounds": self.n_rounds,
@@ -184,6 +187,8 @@ class PrivacyReport:
         )
 
     def _table(self) -> list[str]:
+        if self.privacy.calibration == "total":
+            return self._ledger_table()
         width = max([len("client"), *(len(name) for name in self.clients)])
         heads = ("kappa", "sigma", "rounds", "mu/round", "mu total", "epsilon total")
         rows = [f"{'client':<{width}}" + "".join(f"{head:>14}" for head in heads)]
@@ -191,6 +196,18 @@ class PrivacyReport:
             figures = (f.kappa, f.sigma, f.n_rounds, f.mu_per_round, f.total_mu, f.total_epsilon)
             rows.append(f"{name:<{width}}" + "".join(f"{_shown(figure):>14}" for figure in figures))
         return rows
+
+    def _ledger_table(self) -> list[str]:
+        """By client every release with what it costs, and the running total."""
+        heads = ("numbers", "sensitivity", "sigma", "mu", "epsilon so far")
+        width = max([0, *(len(release.what) for release in self.ledger.releases())]) + 2
+        lines = []
+        for client in self.clients:
+            lines += [f"{client}", f"{'':2}{'release':<{width}}" + "".join(f"{head:>15}" for head in heads)]
+            for release, _, spent in self.ledger.running(client, self.privacy.delta):
+                figures = (release.n_numbers, release.sensitivity, release.sigma, release.mu, spent)
+                lines.append(f"{'':2}{release.what:<{width}}" + "".join(f"{_shown(figure):>15}" for figure in figures))
+        return lines
 
     def _nominal(self) -> str:
         return (

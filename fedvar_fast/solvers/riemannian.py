@@ -12,6 +12,7 @@ from fedvar_fast._typing import AnyArray, FloatArray
 from fedvar_fast.exceptions import DataError, DataTypeError, OptionError
 from fedvar_fast.lowrank import FixedRank, TangentVector
 from fedvar_fast.moments import LaggedMoments, check_order
+from fedvar_fast.solvers.whitening import Whitener
 
 __all__ = ["LowRankComponent", "LowRankState", "clipped_gradient_pair", "exact_reduced_rank", "gradient_pair"]
 
@@ -42,6 +43,8 @@ def clipped_gradient_pair(
     order: int,
     clip_norm: float,
     n_jobs: int | None = None,
+    whitener: Whitener | None = None,
+    row_squares: FloatArray | None = None,
 ) -> tuple[TangentVector, int, int]:
     """One client's projected gradient with each row's share clipped: ``(2/T) sum_t min(1, c/||H_t||_F) H_t``.
 
@@ -61,6 +64,10 @@ def clipped_gradient_pair(
         ``c``, at least 0, may be infinite.
     n_jobs : int, optional
         Threads; every core by default.
+    whitener : Whitener, optional
+        The point is ``B`` in its coordinates, and so is the pair: ``H_t = P_T((B w_t - z_t) w_t')``, ``w_t = P x_t``.
+    row_squares : ndarray, shape (T_raw - p,), optional
+        ``||w_t||^2`` where they are known already (`Whitener.row_squares`).
 
     Returns
     -------
@@ -91,10 +98,16 @@ def clipped_gradient_pair(
         raise OptionError(f"scale must be {dim} finite positive numbers, one a variable")
     if not clip_norm >= 0:
         raise OptionError(f"clip_norm={clip_norm!r} is not a norm: give a number, 0 or more, infinity allowed")
+    right = point.v
     with kernels.one_blas_thread():
+        if whitener is not None:
+            right = np.ascontiguousarray(whitener.times(np.ascontiguousarray(point.v.T)).T)
+            row_squares = whitener.row_squares(rows, center, scale, order) if row_squares is None else row_squares
         row_part, column_part, n_unclipped, n_rows = kernels.clipped_gradient_pair(
-            rows, center, scale, order, point.u, point.s, point.v, clip_norm, kernels.resolve_n_jobs(n_jobs)
+            rows, center, scale, order, point.u, point.s, right, clip_norm, kernels.resolve_n_jobs(n_jobs), row_squares
         )
+        if whitener is not None:
+            row_part = whitener.times(row_part)
     return TangentVector(row_part, column_part), n_unclipped, n_rows
 
 

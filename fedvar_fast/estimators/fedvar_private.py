@@ -1,0 +1,322 @@
+"""A federated fit under a total privacy budget: what may leave a client, and what each does with the answer alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedvar_fast._typing import FloatArray
+from fedvar_fast.estimators.fedvar_tuning import choose_rank, tune_given_shared
+from fedvar_fast.estimators.options import Penalty
+from fedvar_fast.estimators.state import ClientState
+from fedvar_fast.exceptions import OptionError, PrivacyNoiseWarning
+from fedvar_fast.federation.client import summarize
+from fedvar_fast.federation.curator import Curator
+from fedvar_fast.federation.private import DEFAULT_ROUNDS, PrivateFit, Progress, fit_private, private_rank
+from fedvar_fast.kernels import one_blas_thread
+from fedvar_fast.lowrank import FixedRank
+from fedvar_fast.moments import LaggedMoments
+from fedvar_fast.panel import ClientSeries, Panel, as_panel
+from fedvar_fast.privacy.accounting import gaussian_mu
+from fedvar_fast.privacy.ledger import Ledger
+from fedvar_fast.privacy.ledgerfile import FileLedger
+from fedvar_fast.privacy.mechanism import Privacy
+from fedvar_fast.privacy.report import PrivacyReport
+from fedvar_fast.privacy.sensitivity import Neighbours
+from fedvar_fast.scaling import Scaling
+from fedvar_fast.solvers.riemannian import exact_reduced_rank
+from fedvar_fast.tuning import warn_at_edge
+
+__all__ = ["fit_privately", "keeps_own"]
+
+#: Ranks above this are not voted for.
+_LARGEST_RANK = 10
+
+
+class Federated(Protocol):
+    """What is needed of `FedVAR` here."""
+
+    order: int
+    rank: int | str
+    init: str | FloatArray
+    shared_solver: str
+    ridge: float
+    n_rounds: str | int
+    step: str | float
+    precondition: str | None
+    l1_penalty: Penalty
+    n_origins: int
+    refit_every: int
+    privacy: Privacy | None
+    center: bool
+    scale: bool
+    clip: float | None
+    n_jobs: int | None
+    random_state: int | None
+
+    def __getattr__(self, name: str) -> Any:
+        """Methods of `FedVAR` and `PanelVAR`."""
+
+
+def check_private_options(model: Federated) -> None:
+    """Refuse, with what to use instead, options that would send something without noise."""
+    privacy = model.privacy
+    assert privacy is not None
+    refusals = [
+        (isinstance(model.init, str) and model.init == "local",
+         "init='local' would send a client's own low-rank part as it is: use init='spectral', which is released with "
+         "noise, or a matrix that is public"),
+        (isinstance(model.step, str) and model.step == "cv",
+         "step='cv' would send clean gradients and errors: use step='auto', which comes from released quantities"),
+        (model.shared_solver == "exact",
+         "shared_solver='exact' would send the moments as they are: use shared_solver='rounds'"),
+        (bool(model.ridge), "ridge is not available under a total privacy budget, whose whitening has a floor: use 0"),
+        (model.clip is not None,
+         "clip= would take standard deviations from the data: use Privacy(bounds=...), which draws values in"),
+        ((model.center or model.scale) and privacy.bounds is None,
+         "center=True and scale=True would take centre and scale from the data: give Privacy(bounds=...), from which "
+         "they are released with noise, or bring the data into public units and use center=False, scale=False"),
+    ]  # fmt: skip
+    for refused, sentence in refusals:
+        if refused:
+            raise OptionError(f"under Privacy(calibration='total') {sentence}.")
+
+
+def open_curators(model: Federated, data: Panel, ledger: Ledger) -> tuple[dict[str, Curator], dict[str, ClientState]]:
+    """The clients' gates, each with its scaling (public or released), and what the model keeps of each."""
+    privacy = model.privacy
+    assert privacy is not None
+    bounds = privacy.column_bounds(data.columns)
+    purposes = _purposes(model)
+    curators, states = {}, {}
+    for name in sorted(data):
+        series = data[name]
+        _warn_large_delta(privacy, series)
+        curator = Curator(
+            name, series.values, int(model.order), privacy, _neighbours(privacy, series, data.columns, model.order),
+            privacy.mu_by_purpose(purposes), ledger, model.random_state, model.n_jobs,
+        )  # fmt: skip
+        _open_ledger(ledger, curator, data.columns)
+        scaling = _scaling(model, curator, bounds, len(data.columns))
+        curator.take_scaling(scaling, privacy.sensitive_columns(data.columns))
+        curators[name] = curator
+        states[name] = ClientState(
+            curator.scaling,
+            model._moments(series.values, curator.scaling),
+            series.time.tail(int(model.order)),
+            len(series),
+        )
+    return curators, {name: states[name] for name in data}
+
+
+def _purposes(model: Federated) -> list[str]:
+    privacy = model.privacy
+    assert privacy is not None
+    needed = {
+        "scale": model.center or model.scale,
+        "rank": isinstance(model.rank, str),
+        "whitening": True,
+        "start": isinstance(model.init, str),
+        "rounds": True,
+        "clip": privacy.clip == "adaptive",
+    }
+    return [name for name, wanted in needed.items() if wanted]
+
+
+def _neighbours(privacy: Privacy, series: ClientSeries, columns: tuple[str, ...], order: int) -> Neighbours:
+    return Neighbours(
+        privacy.unit, len(series), len(columns), int(order),
+        n_sensitive=None if privacy.sensitive is None else len(privacy.sensitive_columns(columns)),
+        bound=privacy.innovation_bound,
+        stability=None if privacy.stability is None else (privacy.stability[0], privacy.stability[1]),
+    )  # fmt: skip
+
+
+def _scaling(model: Federated, curator: Curator, bounds: tuple[FloatArray, FloatArray] | None, dim: int) -> Scaling:
+    low, high = (None, None) if bounds is None else bounds
+    if bounds is not None and (model.center or model.scale):
+        return curator.release_scaling(bounds[0], bounds[1], bool(model.center), bool(model.scale))
+    return Scaling.given(np.zeros(dim), np.ones(dim), lower=low, upper=high)
+
+
+def _open_ledger(ledger: Ledger, curator: Curator, columns: tuple[str, ...]) -> None:
+    if isinstance(ledger, FileLedger):
+        public = {"columns": list(columns), "n_rows": len(curator.values), "order": curator.order}
+        ledger.open(curator.name, public, curator.values)
+    ledger.limit(curator.name, gaussian_mu(curator.privacy.epsilon, curator.privacy.delta))
+
+
+def _warn_large_delta(privacy: Privacy, series: ClientSeries) -> None:
+    if privacy.delta * len(series) >= 1.0:
+        warnings.warn(
+            f"delta={privacy.delta:g} is not below 1/T = 1/{len(series)} of client {series.name!r}: it allows a whole "
+            "row to be published with that probability; use a smaller one",
+            PrivacyNoiseWarning,
+            stacklevel=6,
+        )
+
+
+def fit_shared_privately(
+    model: Federated, curators: Mapping[str, Curator], rank: int, progress: Progress | None
+) -> PrivateFit:
+    """Stage I from releases, then each client's own choice.
+
+    Where the noise is larger than what it leaves of the signal, nobody uses the answer; else each client compares it
+    with its own reduced-rank regression, on its own rows, and tells nobody.
+    """
+    n_rounds = DEFAULT_ROUNDS if isinstance(model.n_rounds, str) else int(model.n_rounds)
+    start = None if isinstance(model.init, str) else np.asarray(model.init, dtype=np.float64)
+    ordered = [curators[name] for name in sorted(curators)]
+    fit = fit_private(ordered, rank, model.precondition or "full", n_rounds, start, progress)
+    if not fit.informative:
+        warnings.warn(
+            f"the noise of the private rounds ({fit.noise:.3g}) is larger than the signal that it leaves "
+            f"({fit.signal:.3g}): nothing is shared, and every client goes on with its own low-rank part; a larger "
+            "epsilon, longer series, or more clients would help",
+            PrivacyNoiseWarning,
+            stacklevel=5,
+        )
+    return fit
+
+
+def _own(moments: LaggedMoments, rank: int) -> FixedRank:
+    """A client's own reduced-rank regression, which it sends to nobody."""
+    return exact_reduced_rank(moments.xx / moments.n_rows, moments.yx / moments.n_rows, rank)
+
+
+def keeps_own(moments: LaggedMoments, own: FixedRank, noise_variance: float) -> bool:
+    """Whether a client does better with its own low-rank part than with the shared one: where that is noisier.
+
+    In whitened coordinates a coordinate of the own reduced-rank regression has variance ``s^2 / T_k``, ``s^2`` the
+    variance of a residual (of the rows that fitted it, made up for), and one of the shared part that of the privacy
+    noise. The client knows ``s^2``, and tells nobody what it chose.
+
+    Parameters
+    ----------
+    moments : LaggedMoments
+        Of the rows scaled by the client itself.
+    own : FixedRank
+    noise_variance : float
+        `PrivateFit.noise_variance`.
+    """
+    dim, width = own.shape
+    freedom = own.rank * (dim + width - own.rank) / dim
+    residual = moments.loss(own.dense()) / dim * moments.n_rows / max(moments.n_rows - freedom, 1.0)
+    return noise_variance > residual / moments.n_rows
+
+
+def fit_privately(model: Federated, panel: Any) -> Federated:
+    """`FedVAR.fit` under a total budget."""
+    check_private_options(model)
+    data = as_panel(panel)
+    for _, series in data.items():
+        model._check_length(series)
+    privacy = model.privacy
+    assert privacy is not None
+    ledger = Ledger() if privacy.ledger is None else FileLedger(privacy.ledger)
+    try:
+        curators, states = open_curators(model, data, ledger)
+        fitted = _fitted(model, data, curators, states, ledger)
+    finally:
+        if isinstance(ledger, FileLedger):
+            ledger.close()
+    model._adopt(data.columns, data.client_label, data.time_label, data.frame_kind)
+    model._take(states, fitted)
+    return model
+
+
+def _fitted(
+    model: Federated, data: Panel, curators: dict[str, Curator], states: dict[str, ClientState], ledger: Ledger
+) -> dict[str, Any]:
+    moments = {name: state.standardized() for name, state in states.items()}
+    rank, votes = _rank(model, data, curators, states, moments)
+    with one_blas_thread(), model._progress_bar() as progress:
+        fit = fit_shared_privately(model, curators, rank, progress)
+        points = _chosen_points(model, data, states, fit, rank)
+        moments = {name: state.standardized() for name, state in states.items()}
+        penalties, tuning = _penalties(model, data, states, moments, points)
+        deltas, gaps = {}, {}
+        for name, one in moments.items():
+            curvature = summarize(one).curvature
+            deltas[name], gaps[name] = model._personal_part(one, points[name], penalties[name], curvature)
+    dense = fit.point.dense() if fit.informative else np.zeros(fit.point.shape)
+    used = {name: point is fit.point for name, point in points.items()}
+    assert model.privacy is not None
+    report = PrivacyReport(model.privacy, ledger, fit.n_rounds)
+    return {
+        "A0_": dense,
+        "deltas_": deltas,
+        "coef_": {name: points[name].dense() + delta for name, delta in deltas.items()},
+        "own_low_rank_": {name: points[name].dense() for name, shared in used.items() if not shared},
+        "shared_used_": used,
+        "signal_to_noise_": fit.signal / fit.noise,
+        "gap_": gaps,
+        "rank_": rank,
+        "client_ranks_": votes,
+        "l1_penalty_": penalties,
+        "tuning_": tuning,
+        "n_rounds_": fit.n_rounds,
+        "step_": 0.5,
+        "step_factor_": 1.0,
+        "history_": {"change": np.array(fit.changes), "clip_norm": np.array(fit.clip_norms)},
+        "shared_gradient_norm_": None,
+        "local_start_": None,
+        "init_": model.init if isinstance(model.init, str) else "given",
+        "privacy_record_": report.to_dict(),
+    }
+
+
+def _chosen_points(
+    model: Federated, data: Panel, states: dict[str, ClientState], fit: PrivateFit, rank: int
+) -> dict[str, FixedRank]:
+    """The low-rank part that each client goes on from; one that keeps its own goes back to its own scaling, too."""
+    points = {}
+    for name, series in data.items():
+        alone = model._client_state(series, data.columns)
+        moments = alone.standardized()
+        own = _own(moments, rank)
+        points[name] = fit.point
+        if not fit.informative or keeps_own(moments, own, fit.noise_variance):
+            points[name], states[name] = own, alone
+    return points
+
+
+def _rank(
+    model: Federated,
+    data: Panel,
+    curators: Mapping[str, Curator],
+    states: dict[str, ClientState],
+    moments: dict[str, LaggedMoments],
+) -> tuple[int, dict[str, int | None]]:
+    """Given, or the one with most noisy votes (a client's own vote stays with it)."""
+    if not isinstance(model.rank, str):
+        return model._checked_rank(int(model.rank), moments), {}
+    low_rank = model._local_low_rank(data, states, everyone=True)
+    _, votes, _ = choose_rank(low_rank, moments)
+    most = min(*next(iter(moments.values())).yx.shape, _LARGEST_RANK)
+    rank = private_rank([(curators[name], votes[name]) for name in sorted(curators)], most)
+    return max(rank, 1), votes
+
+
+def _penalties(
+    model: Federated,
+    data: Panel,
+    states: dict[str, ClientState],
+    moments: dict[str, LaggedMoments],
+    points: Mapping[str, FixedRank],
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Stage II's penalties, given or tuned by each client on its own rows."""
+    if not model._tunes_penalty():
+        return {name: model._penalty(name, one) for name, one in moments.items()}, {}
+    paths = {}
+    for name, state in states.items():
+        origins = model._origins(data[name], state, int(model.n_origins), int(model.refit_every))
+        paths[name] = tune_given_shared(name, origins, [points[name]], model.l1_penalty)
+        warn_at_edge(name, paths[name])
+    return (
+        {name: path.chosen["l1_penalty"] for name, path in paths.items()},
+        {name: {**path.grids, "errors": path.errors} for name, path in paths.items()},
+    )

@@ -1,0 +1,203 @@
+"""Stage I with a guarantee for the whole transcript: whitening, start and a few clipped rounds, all noised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedvar_fast._typing import FloatArray
+from fedvar_fast.exceptions import BudgetError, OptionError
+from fedvar_fast.federation.curator import Curator
+from fedvar_fast.lowrank import FixedRank, TangentVector
+from fedvar_fast.solvers.whitening import Whitener, whitener
+
+__all__ = ["DEFAULT_ROUNDS", "PrivateFit", "fit_private"]
+
+#: Rounds of a private fit: in whitened coordinates more of them do not lower the noise, they only share it out.
+DEFAULT_ROUNDS = 6
+#: Eigenvalues of the noisy second moments are raised to this multiple of the noise's operator norm.
+_FLOOR = 2.0
+#: Where the clipping norm settles: this share of rows is not clipped; and how fast.
+_QUANTILE = 0.5
+_QUANTILE_STEP = 1.0
+
+#: Called after every round with (rounds done, rounds planned).
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class PrivateFit:
+    """What the server has when the rounds are over.
+
+    Attributes
+    ----------
+    point : FixedRank
+        ``A_0`` in scaled units.
+    n_rounds : int
+    whitener : Whitener
+    clip_norms : list of float
+        Round by round.
+    changes : list of float
+    noise : float
+        Root of the expected ``||N||_F^2`` that all noise of the rounds makes in ``B``, over its r (d + pd - r)
+        dimensions; from the released noise levels.
+    signal : float
+        ``(||B||_F^2 - noise^2)^(1/2)``, 0 where that is negative.
+    noise_variance : float
+        What the noise alone makes of one coordinate of ``B``.
+    """
+
+    point: FixedRank
+    n_rounds: int
+    whitener: Whitener
+    clip_norms: list[float] = field(default_factory=list)
+    changes: list[float] = field(default_factory=list)
+    noise: float = 0.0
+    signal: float = 0.0
+    noise_variance: float = 0.0
+
+    @property
+    def informative(self) -> bool:
+        """Whether there is more signal than noise."""
+        return self.signal > self.noise
+
+
+def fit_private(
+    curators: list[Curator],
+    rank: int,
+    precondition: str,
+    n_rounds: int,
+    start: FloatArray | None = None,
+    progress: Progress | None = None,
+) -> PrivateFit:
+    """Whitening, spectral start and clipped rounds; what the server does is post-processing of releases.
+
+    Rounds in whitened coordinates with steps ``1/2, 1/4, 1/6, ...``: the first is Newton's, the later ones average, so
+    that the noise of all rounds counts once.
+
+    Parameters
+    ----------
+    curators : list of Curator
+        In the order of their names.
+    rank : int
+    precondition : {"full", "nystrom", "diagonal"}
+    n_rounds : int
+    start : ndarray, shape (d, pd), optional
+        A public start in scaled units; by default the spectral one, released with noise.
+    progress : callable, optional
+
+    Raises
+    ------
+    OptionError
+        A zero start, or one of the wrong shape.
+    BudgetError
+        A client whose ledger has not enough left.
+    """
+    rows = np.array([one.n_responses for one in curators], dtype=np.float64)
+    weights = rows / rows.sum()
+    dim, width = curators[0].values.shape[1], curators[0].order * curators[0].values.shape[1]
+    x_norm, y_norm = math.sqrt(width), math.sqrt(dim)
+    second = sum(w * one.release_second_moment(x_norm) for w, one in zip(weights, curators, strict=True))
+    spread = _pooled(weights, [one.neighbours.second_moment(x_norm) / one.strength["whitening"] for one in curators])
+    white = whitener(second, precondition, floor=_FLOOR * spread * math.sqrt(2.0 * width))
+    started = 0.0
+    if start is None:
+        cross = sum(w * one.release_cross_moment(x_norm, y_norm) for w, one in zip(weights, curators, strict=True))
+        point = FixedRank.from_dense(np.ascontiguousarray(white.times(np.ascontiguousarray(cross))), rank)
+        sigma = _pooled(
+            weights, [one.neighbours.cross_moment(x_norm, y_norm) / one.strength["start"] for one in curators]
+        )
+        started = sigma**2 * float(np.sum(white.times(np.eye(width)) ** 2)) / width
+    else:
+        if start.shape != (dim, width) or not np.isfinite(start).all():
+            raise OptionError(f"init must be a finite matrix of shape {(dim, width)}, not one of shape {start.shape}")
+        point = white.to_whitened(FixedRank.from_dense(start, rank))
+    if not point.s[0] > 0:
+        raise OptionError("the start of Stage I is the zero matrix, which has no tangent space: give another init")
+    return _rounds(curators, weights, point, white, _contraction(white, second), started, n_rounds, progress)
+
+
+def _contraction(white: Whitener, second: FloatArray) -> float:
+    """Mean eigenvalue of ``P max(S~, 0) P``: how much of what is wrong a Newton step takes away on average."""
+    values, basis = np.linalg.eigh(second)
+    half = white.times(np.ascontiguousarray((basis * np.sqrt(np.maximum(values, 0.0))).T))
+    return min(1.0, float(np.sum(half**2)) / len(second))
+
+
+def private_rank(votes: list[tuple[Curator, int | None]], most: int) -> int:
+    """The rank with most noisy votes: each client sends its vote as one of 0 .. most in a vector with noise."""
+    total = np.zeros(most + 1)
+    for one, vote in votes:
+        ballot = np.zeros(most + 1)
+        ballot[min(vote or 0, most)] = 1.0
+        total += one.send("rank vote", ballot, one.neighbours.vote(), one.strength["rank"])
+    return int(np.argmax(total))
+
+
+def _pooled(weights: FloatArray, sigmas: list[float]) -> float:
+    """Standard deviation of the weighted sum of independent noises."""
+    return float(np.sqrt(np.sum((weights * np.array(sigmas)) ** 2)))
+
+
+def _rounds(
+    curators: list[Curator],
+    weights: FloatArray,
+    point: FixedRank,
+    white: Whitener,
+    contraction: float,
+    variance: float,
+    n_rounds: int,
+    progress: Progress | None,
+) -> PrivateFit:
+    """`variance` is that of a coordinate of the start, by its noise alone; it is followed through the rounds."""
+    dim, width = point.shape
+    squares = [one.row_squares(white) for one in curators]
+    adaptive = curators[0].privacy.clip == "adaptive"
+    clip_norm = math.sqrt(point.rank * (dim + width)) if adaptive else float(curators[0].privacy.clip)
+    clip_norms: list[float] = []
+    changes: list[float] = []
+    for number in range(1, n_rounds + 1):
+        pairs, shares = [], []
+        for one, square in zip(curators, squares, strict=True):
+            mu = one.strength["rounds"] / math.sqrt(n_rounds)
+            count_mu = one.strength["clip"] / math.sqrt(n_rounds) if adaptive else None
+            try:
+                pair, share = one.release_pair(number, point, white, square, clip_norm, mu, count_mu)
+            except BudgetError as error:
+                raise BudgetError(f"{error} It allowed {number - 1} of the {n_rounds} rounds.") from error
+            pairs.append(pair)
+            shares.append(share)
+        step = 0.5 / number
+        total = _weighted(pairs, weights)
+        sigma = _pooled(
+            weights,
+            [
+                one.gradient_sensitivity(point, white, clip_norm) * math.sqrt(n_rounds) / one.strength["rounds"]
+                for one in curators
+            ],
+        )
+        variance = (1.0 - 2.0 * step * contraction) ** 2 * variance + (step * sigma) ** 2
+        length = float(np.linalg.norm(point.s))
+        changes.append(step * total.norm() / length if length > 0 else math.inf)
+        point = point.retract(total, step)
+        clip_norms.append(clip_norm)
+        if adaptive:
+            inside = float(np.clip(weights @ np.array(shares), 0.0, 1.0))
+            clip_norm *= math.exp(-_QUANTILE_STEP * (inside - _QUANTILE))
+        if progress is not None:
+            progress(number, n_rounds)
+    noise = math.sqrt(point.rank * (dim + width - point.rank) * variance)
+    signal = math.sqrt(max(float(np.sum(point.s**2)) - noise**2, 0.0))
+    return PrivateFit(
+        white.from_whitened(point).sign_fixed(), n_rounds, white, clip_norms, changes, noise, signal, variance
+    )
+
+
+def _weighted(pairs: list[TangentVector], weights: FloatArray) -> TangentVector:
+    total = pairs[0] * float(weights[0])
+    for pair, weight in zip(pairs[1:], weights[1:], strict=True):
+        total = total + pair * float(weight)
+    return total
