@@ -20,7 +20,7 @@ import numpy as np
 
 from fedvar_fast import exceptions
 from fedvar_fast._atomic import atomic_write
-from fedvar_fast.exceptions import DataError, DataTypeError, ModelFileError, OptionError, OptionTypeError
+from fedvar_fast.exceptions import BudgetError, DataError, DataTypeError, ModelFileError, OptionError, OptionTypeError
 
 __all__ = [
     "Commands",
@@ -34,7 +34,16 @@ __all__ = [
     "write_csv",
 ]
 
-_USER_ERRORS = (DataError, DataTypeError, ModelFileError, OptionError, OptionTypeError, OSError, MemoryError)
+_USER_ERRORS = (
+    BudgetError,
+    DataError,
+    DataTypeError,
+    ModelFileError,
+    OptionError,
+    OptionTypeError,
+    OSError,
+    MemoryError,
+)
 _PACKAGE_WARNINGS = tuple(kind for name in exceptions.__all__ if issubclass(kind := getattr(exceptions, name), Warning))
 _DATA_ENDINGS = (".csv", ".csv.gz", ".parquet")
 #: Options whose flag is not called like the Python option.

@@ -142,14 +142,6 @@ def test_a_fit_ruled_by_noise_says_so_and_goes_on_alone():
     assert np.isfinite(fitted.forecast_values(3)["client_1"]).all()
 
 
-def test_each_client_decides_for_itself(panel):
-    """A long series does better alone than with noise that a short one gladly takes."""
-    rows = {"client_1": 20_000, "client_2": 2500, "client_3": 2500}
-    mixed = fv.simulate_panel(3, DIM, 1, rows, RANK, random_state=1)[0]
-    fitted = model(private(1.0)).fit(mixed)
-    assert fitted.shared_used_["client_1"] <= fitted.shared_used_["client_2"]
-
-
 @pytest.mark.parametrize("kind", ["full", "nystrom", "diagonal"])
 def test_every_preconditioner(panel, kind):
     fitted = model(private(1e5, clip=1e3), precondition=kind, n_rounds=15).fit(panel)
@@ -258,12 +250,26 @@ def test_a_fit_that_is_run_again_resends_and_another_finds_the_budget_spent(pane
         model(privacy).fit(longer)
 
 
-def test_more_rounds_than_the_budget_allows(panel, tmp_path):
-    """The rounds' part is spent on a few rounds first; then a fit of more rounds finds room for none of its own."""
-    privacy = private(ledger=tmp_path, reproducible=False)
-    model(privacy, n_rounds=2).fit(panel)
-    with pytest.raises(BudgetError, match="It allowed 0 of the 5 rounds"):
+@pytest.mark.filterwarnings("ignore::fedvar_fast.exceptions.PrivacyNoiseWarning")
+def test_a_fit_that_the_budget_has_no_room_for_spends_nothing(panel, tmp_path):
+    privacy = private(1.0, ledger=tmp_path, reproducible=False)
+    model(privacy, n_rounds=3).fit(panel)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(BudgetError, match="enough for 0 of its 5 rounds"):
         model(privacy, n_rounds=5).fit(panel)
+    with pytest.raises(BudgetError, match=r"enough for [1-4] of its 5 rounds"):
+        model(private(1.6, ledger=tmp_path, reproducible=False), n_rounds=5).fit(panel)
+    with pytest.raises(OptionError, match="counts for unit='observation'"):
+        model(private(1.0, ledger=tmp_path, unit="client")).fit(panel)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    more = model(private(1.5, ledger=tmp_path, reproducible=False), n_rounds=5)
+    with pytest.raises(BudgetError):
+        more.fit(panel)
+
+
+def test_nothing_is_sent_where_nothing_is_shared(panel):
+    fitted = model(rank=0).fit(panel)
+    assert not fitted.A0_.any() and len(fitted.privacy_report_.ledger) == 0
 
 
 # -- the command line ----------------------------------------------------------------------------------------------

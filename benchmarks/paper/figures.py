@@ -36,8 +36,8 @@ class Chart:
     y_label: str = ""
 
 
-def draw_lines(path: Path, x_label: str, charts: Sequence[Chart], marks: bool = True) -> None:
-    """Charts side by side."""
+def draw_lines(path: Path, x_label: str, charts: Sequence[Chart], marks: bool = True, log: bool = False) -> None:
+    """Charts side by side, on logarithmic axes if asked."""
     figure = Figure(figsize=(4.3 * len(charts) + 0.4, 3.6), layout="constrained")
     for ax, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
         for number, line in enumerate(chart.lines):
@@ -50,7 +50,9 @@ def draw_lines(path: Path, x_label: str, charts: Sequence[Chart], marks: bool = 
             )  # fmt: skip
             if line.low is not None and line.high is not None:
                 ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
-        if len(chart.lines[0].x) <= _MOST_TICKS:
+        if log:
+            ax.set(xscale="log", yscale="log")
+        elif len(chart.lines[0].x) <= _MOST_TICKS:
             ax.set_xticks(list(chart.lines[0].x))
         ax.set(xlabel=x_label, ylabel=chart.y_label)
         ax.set_title(chart.title, fontsize=10)

@@ -7,15 +7,13 @@ import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from fedvar_fast._typing import FloatArray
 from fedvar_fast.estimators.base import PanelVAR
-from fedvar_fast.estimators.fedvar_private import fit_privately
+from fedvar_fast.estimators.fedvar_private import check_private_options, fit_privately
 from fedvar_fast.estimators.fedvar_summary import record_choices, summary_of
 from fedvar_fast.estimators.fedvar_tuning import choose_rank, local_start, tune_given_shared, tune_shared
 from fedvar_fast.estimators.local import LocalVAR
-from fedvar_fast.estimators.options import Penalty, check_penalty, is_given, one_of, penalty_of, positive, whole
+from fedvar_fast.estimators.options import Penalty, check_penalty, is_given, matrix, one_of, penalty_of, positive, whole
 from fedvar_fast.estimators.state import ClientState
 from fedvar_fast.exceptions import DataError, OptionError, OptionTypeError
 from fedvar_fast.federation.client import personal_part, summarize
@@ -186,7 +184,7 @@ class FedVAR(PanelVAR):
         if isinstance(self.init, str):
             one_of("init", self.init, ("spectral", "local"))
         else:
-            _matrix("init", self.init)
+            matrix("init", self.init)
         if isinstance(self.n_rounds, str):
             one_of("n_rounds", self.n_rounds, ("auto",))
         else:
@@ -221,8 +219,10 @@ class FedVAR(PanelVAR):
         """Fit the model; under a total privacy budget everything that leaves a client is noised and in its ledger."""
         self._check_options()
         if self.privacy is not None and self.privacy.calibration == "total":
-            fit_privately(self, panel)
-            return self
+            check_private_options(self)
+            if self.rank != 0:
+                fit_privately(self, panel)
+                return self
         return super().fit(panel)
 
     # -- tuning ----------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class FedVAR(PanelVAR):
     def _estimate(
         self, states: dict[str, ClientState], tuned: dict[str, Any], continuing: bool = False
     ) -> dict[str, Any]:
-        if self.privacy is not None and self.privacy.calibration == "total":
+        if continuing and self.privacy is not None and self.privacy.calibration == "total":
             raise OptionError(
                 "a private model is not updated: its budget was for the rows of its fit; fit again on all rows, with a "
                 "budget of its own"
@@ -493,12 +493,3 @@ def _from_paths(paths: dict[str, TuningPath]) -> dict[str, Any]:
         "l1_penalty_": {name: path.chosen["l1_penalty"] for name, path in paths.items()},
         "tuning_": {name: {**path.grids, "errors": path.errors} for name, path in paths.items()},
     }
-
-
-def _matrix(name: str, value: object) -> None:
-    try:
-        matrix = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"{name} is neither 'spectral' nor a matrix of numbers") from error
-    if matrix.ndim != 2:
-        raise OptionError(f"{name}={value!r} is neither 'spectral' nor a matrix (d, pd)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -12,10 +14,10 @@ from fedvar_fast._typing import FloatArray
 from fedvar_fast.estimators.fedvar_tuning import choose_rank, tune_given_shared
 from fedvar_fast.estimators.options import Penalty
 from fedvar_fast.estimators.state import ClientState
-from fedvar_fast.exceptions import OptionError, PrivacyNoiseWarning
+from fedvar_fast.exceptions import BudgetError, OptionError, PrivacyNoiseWarning
 from fedvar_fast.federation.client import summarize
 from fedvar_fast.federation.curator import Curator
-from fedvar_fast.federation.private import DEFAULT_ROUNDS, PrivateFit, Progress, fit_private, private_rank
+from fedvar_fast.federation.private import DEFAULT_ROUNDS, MARGIN, PrivateFit, Progress, fit_private, private_rank
 from fedvar_fast.kernels import one_blas_thread
 from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
@@ -30,7 +32,7 @@ from fedvar_fast.scaling import Scaling
 from fedvar_fast.solvers.riemannian import exact_reduced_rank
 from fedvar_fast.tuning import warn_at_edge
 
-__all__ = ["fit_privately", "keeps_own"]
+__all__ = ["check_private_options", "fit_privately", "keeps_own"]
 
 #: Ranks above this are not voted for.
 _LARGEST_RANK = 10
@@ -97,9 +99,9 @@ def open_curators(model: Federated, data: Panel, ledger: Ledger) -> tuple[dict[s
         _warn_large_delta(privacy, series)
         curator = Curator(
             name, series.values, int(model.order), privacy, _neighbours(privacy, series, data.columns, model.order),
-            privacy.mu_by_purpose(purposes), ledger, model.random_state, model.n_jobs,
+            privacy.mu_by_purpose(purposes), ledger, model.random_state, model.n_jobs, _note(model),
         )  # fmt: skip
-        _open_ledger(ledger, curator, data.columns)
+        _open_ledger(ledger, curator, data.columns, _n_rounds(model))
         scaling = _scaling(model, curator, bounds, len(data.columns))
         curator.take_scaling(scaling, privacy.sensitive_columns(data.columns))
         curators[name] = curator
@@ -110,6 +112,19 @@ def open_curators(model: Federated, data: Panel, ledger: Ledger) -> tuple[dict[s
             len(series),
         )
     return curators, {name: states[name] for name in data}
+
+
+def _n_rounds(model: Federated) -> int:
+    return DEFAULT_ROUNDS if isinstance(model.n_rounds, str) else int(model.n_rounds)
+
+
+def _note(model: Federated) -> str:
+    """By which a ledger knows the releases of one fit: a digest of what decides them."""
+    assert model.privacy is not None
+    init = model.init if isinstance(model.init, str) else np.asarray(model.init, dtype=np.float64).tobytes().hex()
+    decides = [model.privacy.to_options(), model.order, model.rank, init, model.precondition, _n_rounds(model)]
+    decides += [bool(model.center), bool(model.scale), model.n_origins, model.refit_every]
+    return f"fit {hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}"
 
 
 def _purposes(model: Federated) -> list[str]:
@@ -142,11 +157,33 @@ def _scaling(model: Federated, curator: Curator, bounds: tuple[FloatArray, Float
     return Scaling.given(np.zeros(dim), np.ones(dim), lower=low, upper=high)
 
 
-def _open_ledger(ledger: Ledger, curator: Curator, columns: tuple[str, ...]) -> None:
+def _check_budget(ledger: Ledger, curator: Curator, limit: float, n_rounds: int) -> None:
+    """Refuse a fit that what other fits have spent leaves no room for, before it spends anything."""
+    others = [one for one in ledger.releases(curator.name) if one.note != curator.note]
+    units = {one.unit for one in others} - {curator.privacy.unit}
+    if units:
+        raise OptionError(
+            f"the ledger of client {curator.name!r} counts for unit={units.pop()!r}, this fit is for "
+            f"unit={curator.privacy.unit!r}: budgets of different units do not add up, use another folder"
+        )
+    left = limit**2 - sum(one.mu**2 for one in others)
+    before = sum(mu**2 for what, mu in curator.strength.items() if what not in ("rounds", "clip"))
+    each = sum(curator.strength.get(what, 0.0) ** 2 for what in ("rounds", "clip")) / n_rounds
+    if left < (before + n_rounds * each) * (1.0 - 1e-9):
+        raise BudgetError(
+            f"the ledger of client {curator.name!r} leaves mu = {max(left, 0.0) ** 0.5:.4g} of {limit:.4g} for this "
+            f"fit, which is enough for {max(int((left - before) / each), 0)} of its {n_rounds} rounds: other fits have "
+            "spent the rest; take a larger epsilon if more may be given away, or the options of the fit before"
+        )
+
+
+def _open_ledger(ledger: Ledger, curator: Curator, columns: tuple[str, ...], n_rounds: int) -> None:
     if isinstance(ledger, FileLedger):
         public = {"columns": list(columns), "n_rows": len(curator.values), "order": curator.order}
         ledger.open(curator.name, public, curator.values)
-    ledger.limit(curator.name, gaussian_mu(curator.privacy.epsilon, curator.privacy.delta))
+    limit = gaussian_mu(curator.privacy.epsilon, curator.privacy.delta)
+    ledger.limit(curator.name, limit)
+    _check_budget(ledger, curator, limit, n_rounds)
 
 
 def _warn_large_delta(privacy: Privacy, series: ClientSeries) -> None:
@@ -167,15 +204,14 @@ def fit_shared_privately(
     Where the noise is larger than what it leaves of the signal, nobody uses the answer; else each client compares it
     with its own reduced-rank regression, on its own rows, and tells nobody.
     """
-    n_rounds = DEFAULT_ROUNDS if isinstance(model.n_rounds, str) else int(model.n_rounds)
     start = None if isinstance(model.init, str) else np.asarray(model.init, dtype=np.float64)
     ordered = [curators[name] for name in sorted(curators)]
-    fit = fit_private(ordered, rank, model.precondition or "full", n_rounds, start, progress)
+    fit = fit_private(ordered, rank, model.precondition or "full", _n_rounds(model), start, progress)
     if not fit.informative:
         warnings.warn(
-            f"the noise of the private rounds ({fit.noise:.3g}) is larger than the signal that it leaves "
-            f"({fit.signal:.3g}): nothing is shared, and every client goes on with its own low-rank part; a larger "
-            "epsilon, longer series, or more clients would help",
+            "the noise of this private fit is larger than what its answer could add to the clients' own (signal "
+            f"{fit.signal:.3g}, noise {fit.noise:.3g}): nothing is shared, and every client goes on with its own "
+            "low-rank part; a larger epsilon, longer series, or more clients would help",
             PrivacyNoiseWarning,
             stacklevel=5,
         )
@@ -187,25 +223,18 @@ def _own(moments: LaggedMoments, rank: int) -> FixedRank:
     return exact_reduced_rank(moments.xx / moments.n_rows, moments.yx / moments.n_rows, rank)
 
 
-def keeps_own(moments: LaggedMoments, own: FixedRank, noise_variance: float) -> bool:
-    """Whether a client does better with its own low-rank part than with the shared one: where that is noisier.
+def keeps_own(curator: Curator, fit: PrivateFit) -> bool:
+    """Whether a client's own low-rank part is the better estimate of ``A_0``: where the shared one is too noisy.
 
-    In whitened coordinates a coordinate of the own reduced-rank regression has variance ``s^2 / T_k``, ``s^2`` the
-    variance of a residual (of the rows that fitted it, made up for), and one of the shared part that of the privacy
-    noise. The client knows ``s^2``, and tells nobody what it chose.
-
-    Parameters
-    ----------
-    moments : LaggedMoments
-        Of the rows scaled by the client itself.
-    own : FixedRank
-    noise_variance : float
-        `PrivateFit.noise_variance`.
+    In whitened coordinates half the client's gradient is the way from the shared part to its own. Its mean square holds
+    the shared part's noise once, and for the rest what its own rows and its own deviation make of the client's: the
+    shared part is nearer to ``A_0`` where the rest is more than the noise. The client looks at its rows as they are,
+    and tells nobody what it chose.
     """
-    dim, width = own.shape
-    freedom = own.rank * (dim + width - own.rank) / dim
-    residual = moments.loss(own.dense()) / dim * moments.n_rows / max(moments.n_rows - freedom, 1.0)
-    return noise_variance > residual / moments.n_rows
+    if not fit.informative or fit.whitened is None:
+        return True
+    squares = curator.row_squares(fit.whitener)
+    return curator.apart(fit.whitened, fit.whitener, squares) <= (1.0 + MARGIN) * fit.noise_variance
 
 
 def fit_privately(model: Federated, panel: Any) -> Federated:
@@ -235,7 +264,7 @@ def _fitted(
     rank, votes = _rank(model, data, curators, states, moments)
     with one_blas_thread(), model._progress_bar() as progress:
         fit = fit_shared_privately(model, curators, rank, progress)
-        points = _chosen_points(model, data, states, fit, rank)
+        points = _chosen_points(model, data, curators, states, fit, rank)
         moments = {name: state.standardized() for name, state in states.items()}
         penalties, tuning = _penalties(model, data, states, moments, points)
         deltas, gaps = {}, {}
@@ -270,17 +299,20 @@ def _fitted(
 
 
 def _chosen_points(
-    model: Federated, data: Panel, states: dict[str, ClientState], fit: PrivateFit, rank: int
+    model: Federated,
+    data: Panel,
+    curators: Mapping[str, Curator],
+    states: dict[str, ClientState],
+    fit: PrivateFit,
+    rank: int,
 ) -> dict[str, FixedRank]:
     """The low-rank part that each client goes on from; one that keeps its own goes back to its own scaling, too."""
     points = {}
     for name, series in data.items():
-        alone = model._client_state(series, data.columns)
-        moments = alone.standardized()
-        own = _own(moments, rank)
         points[name] = fit.point
-        if not fit.informative or keeps_own(moments, own, fit.noise_variance):
-            points[name], states[name] = own, alone
+        if keeps_own(curators[name], fit):
+            states[name] = model._client_state(series, data.columns)
+            points[name] = _own(states[name].standardized(), rank)
     return points
 
 

@@ -31,7 +31,8 @@ def summary_of(model: Any) -> str:
         lines.append(
             f"{name:<20} {model.n_rows_[name]:>7} {model.l1_penalty_[name]:>9.4g} "
             f"{np.linalg.norm(delta):>9.4g} {np.count_nonzero(delta):>8} {model.gap_[name]:>9.2g} "
-            f"{model.spectral_radius_[name]:>7.4g}" + ("" if model.shared_used_[name] else "  its own low-rank part")
+            f"{model.spectral_radius_[name]:>7.4g}"
+            + ("" if model.shared_used_.get(name, True) else "  its own low-rank part")
         )
     return "\n".join(lines)
 

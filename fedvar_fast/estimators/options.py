@@ -10,7 +10,10 @@ from fedvar_fast._typing import FloatArray
 from fedvar_fast.exceptions import OptionError
 from fedvar_fast.tuning import check_grid
 
-__all__ = ["Penalty", "check_penalty", "grid_of", "is_given", "is_number", "one_of", "penalty_of", "positive", "whole"]
+__all__ = [
+    "Penalty", "check_penalty", "grid_of", "is_given", "is_number", "matrix", "one_of", "penalty_of", "positive",
+    "whole",
+]  # fmt: skip
 
 #: A rule's name, a number for all clients, a number by client, or a grid to choose from.
 Penalty = str | float | Mapping[str, float] | Sequence[float]
@@ -80,3 +83,13 @@ def grid_of(name: str, value: Penalty, client: str) -> FloatArray | None:
     if isinstance(value, str):
         return None
     return np.array([penalty_of(name, value, client)]) if is_given(value) else check_grid(name, value)
+
+
+def matrix(name: str, value: object) -> None:
+    """Refuse anything but a matrix of numbers."""
+    try:
+        given = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name} is neither 'spectral' nor a matrix of numbers") from error
+    if given.ndim != 2:
+        raise OptionError(f"{name}={value!r} is neither 'spectral' nor a matrix (d, pd)")

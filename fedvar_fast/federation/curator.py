@@ -46,6 +46,9 @@ class Curator:
         The budget ``mu`` of each purpose.
     ledger : Ledger
     random_state : int or None
+    n_jobs : int, optional
+    note : str
+        Written beside every release: which fit it belongs to.
     scaling : Scaling
         Public, or made by `release_scaling`.
     """
@@ -59,7 +62,10 @@ class Curator:
     ledger: Ledger
     random_state: int | None
     n_jobs: int | None = None
+    note: str = ""
     scaling: Scaling = field(init=False)
+    #: Mean square of the relative error that its noise makes in a column's scale; from what was released.
+    scale_error: float = field(default=0.0, init=False)
     _n_sent: int = field(default=0, init=False)
     _within: AnyArray | None = field(default=None, init=False)
 
@@ -86,6 +92,7 @@ class Curator:
             self.name, what, self._setting(value.shape, sensitivity, sigma) + context,
             lambda: add_noise(value, sigma, self.privacy, self.random_state, self.name, index),
             sensitivity=sensitivity, sigma=sigma, unit=self.privacy.unit, relation=self.neighbours.relation,
+            note=self.note,
         )  # fmt: skip
 
     def _setting(self, shape: tuple[int, ...], sensitivity: float, sigma: float) -> bytes:
@@ -130,6 +137,9 @@ class Curator:
         )
         # What the noise alone could make of a column that hardly varies is no scale.
         smallest = max(_SMALLEST_DEVIATION, 0.5 * sensitivity / deviation_mu)
+        if scale:
+            error = 0.5 * sensitivity / deviation_mu / np.clip(deviation, smallest, 1.0)
+            self.scale_error = float(np.mean(error**2))
         spread = math.sqrt(0.5 * math.pi) * half * np.clip(deviation, smallest, 1.0)
         return Scaling.given(
             middle + half * mean if center else np.zeros_like(mean), spread if scale else np.ones_like(mean),
@@ -214,6 +224,15 @@ class Curator:
         coefficients = float(np.linalg.norm(whitener.times(np.ascontiguousarray((point.v * point.s).T)), 2))
         norms = RowNorms(coefficients, whitener.norm, whitener.norm * x_norm, coefficients * x_norm + z_norm)
         return self.neighbours.gradient(clip_norm, norms)
+
+    def apart(self, point: FixedRank, whitener: Whitener, row_squares: FloatArray) -> float:
+        """Mean square by coordinate of half its gradient at ``B``: how far its own part is away. Stays here."""
+        pair, _, _ = clipped_gradient_pair(
+            point, self._clamped(), self.scaling.center, self.scaling.scale, self.order, np.inf, self.n_jobs, whitener,
+            row_squares,
+        )  # fmt: skip
+        dim, width = point.shape
+        return 0.25 * pair.norm() ** 2 / (point.rank * (dim + width - point.rank))
 
     # -- its own rows ----------------------------------------------------------------------------------------
 

@@ -14,15 +14,19 @@ from fedvar_fast.federation.curator import Curator
 from fedvar_fast.lowrank import FixedRank, TangentVector
 from fedvar_fast.solvers.whitening import Whitener, whitener
 
-__all__ = ["DEFAULT_ROUNDS", "PrivateFit", "fit_private"]
+__all__ = ["DEFAULT_ROUNDS", "MARGIN", "PrivateFit", "fit_private"]
 
 #: Rounds of a private fit: in whitened coordinates more of them do not lower the noise, they only share it out.
-DEFAULT_ROUNDS = 6
+DEFAULT_ROUNDS = 8
 #: Eigenvalues of the noisy second moments are raised to this multiple of the noise's operator norm.
 _FLOOR = 2.0
 #: Where the clipping norm settles: this share of rows is not clipped; and how fast.
 _QUANTILE = 0.5
 _QUANTILE_STEP = 1.0
+#: What tells clients apart must be so many times the noise: both are estimates.
+MARGIN = 1.25
+#: Rounds of full length before those that average.
+_NEWTON_ROUNDS = 2
 
 #: Called after every round with (rounds done, rounds planned).
 Progress = Callable[[int, int], None]
@@ -47,7 +51,13 @@ class PrivateFit:
     signal : float
         ``(||B||_F^2 - noise^2)^(1/2)``, 0 where that is negative.
     noise_variance : float
-        What the noise alone makes of one coordinate of ``B``.
+        What the noise makes of one coordinate of ``B``: that of the rounds, that of the scales, and what of the start's
+        the rounds have not taken away.
+    apart : float
+        Mean square, over clients and coordinates, of the distance between what all clients together and what each alone
+        would find: half of its gradient less the mean one, without the noise in it. From the released messages.
+    whitened : FixedRank
+        ``B`` itself.
     """
 
     point: FixedRank
@@ -58,11 +68,17 @@ class PrivateFit:
     noise: float = 0.0
     signal: float = 0.0
     noise_variance: float = 0.0
+    apart: float = 0.0
+    whitened: FixedRank | None = None
 
     @property
     def informative(self) -> bool:
-        """Whether there is more signal than noise."""
-        return self.signal > self.noise
+        """Whether the shared part is worth its noise: more signal than noise, and nearer to ``A_0`` than clients alone.
+
+        What tells a client's own part from the shared one without noise is its sampling error and its own deviation:
+        the shared part is the nearer one to ``A_0`` where that is more than the noise.
+        """
+        return self.signal > self.noise and self.apart > MARGIN * self.noise_variance
 
 
 def fit_private(
@@ -75,8 +91,8 @@ def fit_private(
 ) -> PrivateFit:
     """Whitening, spectral start and clipped rounds; what the server does is post-processing of releases.
 
-    Rounds in whitened coordinates with steps ``1/2, 1/4, 1/6, ...``: the first is Newton's, the later ones average, so
-    that the noise of all rounds counts once.
+    Rounds in whitened coordinates with steps ``1/2, 1/2, 1/2, 1/4, 1/6, ...``: the first ones are Newton's and forget
+    the start, the later ones average, so that the noise of all of them counts once.
 
     Parameters
     ----------
@@ -157,6 +173,9 @@ def _rounds(
     squares = [one.row_squares(white) for one in curators]
     adaptive = curators[0].privacy.clip == "adaptive"
     clip_norm = math.sqrt(point.rank * (dim + width)) if adaptive else float(curators[0].privacy.clip)
+    freedom = point.rank * (dim + width - point.rank)
+    apart: list[float] = []
+    common: list[float] = []
     clip_norms: list[float] = []
     changes: list[float] = []
     for number in range(1, n_rounds + 1):
@@ -170,15 +189,16 @@ def _rounds(
                 raise BudgetError(f"{error} It allowed {number - 1} of the {n_rounds} rounds.") from error
             pairs.append(pair)
             shares.append(share)
-        step = 0.5 / number
+        step = 0.5 / max(1, number - _NEWTON_ROUNDS)
         total = _weighted(pairs, weights)
-        sigma = _pooled(
-            weights,
-            [
-                one.gradient_sensitivity(point, white, clip_norm) * math.sqrt(n_rounds) / one.strength["rounds"]
-                for one in curators
-            ],
-        )
+        sigmas = [
+            one.gradient_sensitivity(point, white, clip_norm) * math.sqrt(n_rounds) / one.strength["rounds"]
+            for one in curators
+        ]
+        sigma = _pooled(weights, sigmas)
+        if number > _NEWTON_ROUNDS:
+            apart.append(_spread(pairs, total, weights, sigmas, sigma) / freedom)
+            common.append(0.25 * (total.norm() ** 2 / freedom - sigma**2))
         variance = (1.0 - 2.0 * step * contraction) ** 2 * variance + (step * sigma) ** 2
         length = float(np.linalg.norm(point.s))
         changes.append(step * total.norm() / length if length > 0 else math.inf)
@@ -189,11 +209,32 @@ def _rounds(
             clip_norm *= math.exp(-_QUANTILE_STEP * (inside - _QUANTILE))
         if progress is not None:
             progress(number, n_rounds)
-    noise = math.sqrt(point.rank * (dim + width - point.rank) * variance)
+    noise = math.sqrt(freedom * variance)
     signal = math.sqrt(max(float(np.sum(point.s**2)) - noise**2, 0.0))
+    # Entries of B carry the error of two columns' scales: the mean of all clients' in the shared part, and a client's
+    # own on the way back to its units.
+    scales = 2.0 * (1.0 + 1.0 / len(curators)) * float(weights @ [one.scale_error for one in curators])
+    variance += signal**2 * scales / freedom
+    # What the last half of the averaging rounds still wanted to move, all clients together: the start is not forgotten.
+    late = common[len(common) // 2 :]
+    variance += max(float(np.mean(late)), 0.0) if late else 0.0
     return PrivateFit(
-        white.from_whitened(point).sign_fixed(), n_rounds, white, clip_norms, changes, noise, signal, variance
-    )
+        white.from_whitened(point).sign_fixed(), n_rounds, white, clip_norms, changes, noise, signal, variance,
+        float(np.mean(apart)) if apart else math.inf, point,
+    )  # fmt: skip
+
+
+def _spread(
+    pairs: list[TangentVector], mean: TangentVector, weights: FloatArray, sigmas: list[float], sigma: float
+) -> float:
+    """Mean over clients of ``||(Z_k - Z)/2||^2`` less what the noise makes of it, times the dimensions it has."""
+    dimensions = mean.row_part.size + mean.column_part.size - mean.row_part.shape[0] ** 2
+    total = 0.0
+    for pair, weight, own in zip(pairs, weights, sigmas, strict=True):
+        # Var(N_k - sum w N) = s_k^2 (1 - 2 w_k) + s^2.
+        noise = own**2 * (1.0 - 2.0 * float(weight)) + sigma**2
+        total += 0.25 * ((pair + (-1.0) * mean).norm() ** 2 - dimensions * noise)
+    return total / len(pairs)
 
 
 def _weighted(pairs: list[TangentVector], weights: FloatArray) -> TangentVector:

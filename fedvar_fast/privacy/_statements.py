@@ -38,8 +38,8 @@ def total_statements(privacy: Privacy, relation: str, n_rounds: int, without_noi
         "Who must be trusted: each client its own computer. Not the server, not other clients, not who listens: noise "
         "is added before a message leaves.",
         "Never leaves the client: the series themselves, the sparse deviation Delta_k and everything else of Stage II, "
-        "the choice between the shared low-rank part and its own, and the forecasts. They hold the data without any noise: "
-        "publishing them is outside of this promise.",
+        "the choice between the shared low-rank part and its own, and the forecasts. They hold the data without any "
+        "noise: publishing them is outside of this promise.",
         "Public: the number of rows T_k of each client, d, p, the column names, the options of the fit, and declared "
         "bounds.",
         "Not covered: what timing or the size of a message shows (sizes follow from public numbers)"

@@ -20,7 +20,7 @@ from fedvar_fast.privacy.accounting import classical_sigma, gaussian_mu, real_op
 __all__ = ["DEFAULT_SHARES", "Privacy", "add_noise", "kappa_from_scale", "noise_generator", "noisy_pair"]
 
 #: Shares of the budget, in mu^2, of what a fit may release.
-DEFAULT_SHARES = {"scale": 0.15, "rank": 0.1, "whitening": 0.12, "start": 0.12, "rounds": 0.58, "clip": 0.03}
+DEFAULT_SHARES = {"scale": 0.2, "rank": 0.1, "whitening": 0.15, "start": 0.08, "rounds": 0.54, "clip": 0.03}
 
 
 @dataclass(frozen=True)
