@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import rows_fit, rows_growth, rows_lasso, rows_lowrank, rows_moments
+from benchmarks import rows_fit, rows_growth, rows_lasso, rows_lowrank, rows_moments, rows_privacy
 from benchmarks.measure import PEAK
 from fedvar_fast import kernels
 
@@ -29,6 +29,7 @@ BUILDERS = {
     **rows_lasso.BUILDERS,
     **rows_lowrank.BUILDERS,
     **rows_fit.BUILDERS,
+    **rows_privacy.BUILDERS,
     **rows_growth.BUILDERS,
 }
 LARGE = "whole fit, d=1,000, p=2, K=8, T_k=50,000, rank 10, mapped"

@@ -70,7 +70,7 @@ def test_default_shares():
     assert sum(DEFAULT_SHARES.values()) == pytest.approx(1.10)
     assert in_page("1.10") and in_page(f"{DEFAULT_SHARES['scale']:g}")
     assert in_page(f"split {_CENTRE_SHARE:g} to the centre and {1.0 - _CENTRE_SHARE:g} to the scale")
-    assert DEFAULT_ROUNDS == 6 and "six rounds, the default" in PAGE.replace("\n", " ")
+    assert DEFAULT_ROUNDS == 8 and "eight rounds, the default" in PAGE.replace("\n", " ")
 
 
 def test_releases_cost_their_shares(names):
