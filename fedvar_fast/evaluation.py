@@ -279,7 +279,8 @@ def _run_segment(estimator: PanelVAR, data: Panel, plan: _Plan, origins: range, 
     fixed = model.frozen()
     options = _tuned_options(estimator, fixed)
     for origin in origins[1:]:
-        if plan.rolling:
+        if plan.rolling or not model.can_update:
+            # A private model has a budget for the rows of its fit: every origin's fit is one of its own.
             model = clone(fixed).fit(data.take(plan.rows(origin)))
         else:
             model.update(data.take(plan.new_rows(origin)))

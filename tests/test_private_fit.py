@@ -198,6 +198,14 @@ def test_files_updates_and_new_clients(panel, tmp_path):
     assert "new" in fitted.coef_ and "new" not in fitted.privacy_report_.clients
 
 
+def test_an_evaluation_fits_anew_at_every_origin(panel):
+    short = {name: one.values[:300] for name, one in panel.items()}
+    methods = {"alone": fv.AutoregressionVAR(1), "private": model(private(200.0))}
+    table = fv.rolling_evaluation(short, methods, n_origins=3)
+    assert table.methods[:2] == ("alone", "private")
+    assert np.isfinite(table.squared_errors("private", "client_1")).all()
+
+
 # -- refusals ------------------------------------------------------------------------------------------------------
 
 

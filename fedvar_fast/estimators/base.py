@@ -39,13 +39,11 @@ _CLIP_ROWS = 65_536
 
 
 class PanelVAR(BaseEstimator):
-    """Base of the estimators of one vector autoregression per client.
-
-    A subclass lists its options in ``__init__`` and implements `_estimate`.
-    """
+    """Base of the estimators of one VAR per client; a subclass has its options in ``__init__``, and `_estimate`."""
 
     #: Fitted attributes of a subclass that its model files hold beyond `coef_`.
     _saved_attributes: ClassVar[tuple[str, ...]] = ()
+    can_update = True  # whether `update` takes new rows in
 
     order: int
     center: bool

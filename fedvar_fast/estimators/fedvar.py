@@ -296,6 +296,11 @@ class FedVAR(PanelVAR):
             chosen["init"] = "spectral" if self.local_start_ is None else self.local_start_
         return chosen
 
+    @property
+    def can_update(self) -> bool:  # type: ignore[override]
+        """Whether `update` takes new rows in: not under a total privacy budget, which was for the rows of the fit."""
+        return self.privacy is None or self.privacy.calibration == "paper"
+
     # -- fitting ---------------------------------------------------------------------------------------------
 
     def _estimate(
