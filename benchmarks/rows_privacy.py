@@ -47,7 +47,7 @@ def round_row(repeat, n_rows=200_000, dim=100, rank=5):
 
 
 def whitened_row():
-    """Error of A_0 after five whitened rounds over that of the exact optimum; how many plain rounds reach 1.01 of it."""
+    """Error of A_0 after five whitened rounds over that of the exact optimum; plain rounds that reach 1.01 of it."""
     panel, truth = fv.simulate_panel(
         5, 50, 1, 4000, 2, stability=0.8, stability_measure="spectral_radius", random_state=2
     )

@@ -3,8 +3,8 @@
     python -m benchmarks.privacy.study [--replications 3] [--jobs 1] [--out docs/results] [--longest 400000]
 
 Every replication simulates a panel, fits it without privacy, alone, and under every budget and unit. What is compared
-is the mean over clients of ``||L_k - A_0||_F`` in the units of the data, ``L_k`` the low-rank part that client k goes
-on from.
+is the mean over clients of ``||L_k - A_0||_F``, every variable in its own standard deviation, ``L_k`` the low-rank part
+that client k goes on from; the CSV file has the same in the units of the data.
 """
 
 from __future__ import annotations
@@ -62,17 +62,23 @@ def replication(settings: dict[str, Any], number: int) -> dict[str, Any]:
         one = state.standardized()
         alone[name] = exact_reduced_rank(one.xx / one.n_rows, one.yx / one.n_rows, RANK).dense()
     found: dict[str, Any] = {
-        "clean": _error(truth.A0, {name: clean.A0_ for name in series}, clean.scale_),
-        "alone": _error(truth.A0, alone, clean.scale_),
+        "clean": _errors(truth.A0, {name: clean.A0_ for name in series}, clean.scale_, clean.scale_),
+        "alone": _errors(truth.A0, alone, clean.scale_, clean.scale_),
     }
     for unit in UNITS:
         for epsilon in BUDGETS:
-            found[f"{unit} {epsilon:g}"] = _private(series, truth, design, unit, epsilon, number)
+            found[f"{unit} {epsilon:g}"] = _private(series, truth, design, unit, epsilon, number, clean.scale_)
     return found
 
 
 def _private(
-    series: Mapping[str, np.ndarray], truth: Any, design: str, unit: str, epsilon: float, number: int
+    series: Mapping[str, np.ndarray],
+    truth: Any,
+    design: str,
+    unit: str,
+    epsilon: float,
+    number: int,
+    own: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
     bound = BOUND * max(float(values.std(axis=0).max()) for values in series.values())
     extra = {} if unit != "innovation" else _declared(truth, DECAY[design])
@@ -82,8 +88,7 @@ def _private(
         warnings.simplefilter("ignore", PrivacyNoiseWarning)
         model.fit(series)
     used = {name: model.own_low_rank_.get(name, model.A0_) for name in series}
-    return {
-        "error": _error(truth.A0, used, model.scale_),
+    return _errors(truth.A0, used, model.scale_, own) | {
         "shared": float(np.mean(list(model.shared_used_.values()))),
         "noise": float(model.signal_to_noise_),
     }
@@ -100,11 +105,15 @@ def _declared(truth: Any, decay: float) -> dict[str, Any]:
     return {"innovation_bound": 2.0 * (np.sqrt(DIM) + 4.0), "stability": (largest, decay)}
 
 
-def _error(true: np.ndarray, parts: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray]) -> float:
-    """Mean over clients of the Frobenius error in the units of the data."""
-    return float(
-        np.mean([np.linalg.norm(part * np.outer(scales[k], 1.0 / scales[k]) - true) for k, part in parts.items()])
-    )
+def _errors(
+    true: np.ndarray, parts: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Mean over clients of the Frobenius error, every variable in its own standard deviation, and as the data are."""
+    apart = {k: part * np.outer(scales[k], 1.0 / scales[k]) - true for k, part in parts.items()}
+    return {
+        "error": float(np.mean([np.linalg.norm(one * np.outer(1.0 / own[k], own[k])) for k, one in apart.items()])),
+        "raw": float(np.mean([np.linalg.norm(one) for one in apart.values()])),
+    }
 
 
 def study(run: Run, output: Output, replications: int, longest: int) -> None:
@@ -120,7 +129,6 @@ def study(run: Run, output: Output, replications: int, longest: int) -> None:
                 _table(chosen, lengths)
             )
         _draw(output.path(f"privacy_study_{design.replace('-', '_')}.png"), design, rows, lengths)
-    worst = max(rows, key=lambda row: row["ratio"])
     Report(
         "privacy_study",
         "Privacy and accuracy",
@@ -136,12 +144,36 @@ def study(run: Run, output: Output, replications: int, longest: int) -> None:
             "A cell holds the mean error of the low-rank part, and in brackets the share of clients that go on from "
             "the shared one; the others kept their own. Errors are means over clients and replications of the "
             "Frobenius norm.",
-            f"The largest ratio of a private error to that of staying alone: {worst['ratio']:.3f} ({worst['design']}, "
-            f"{worst['unit']}, T_k = {worst['length']:,}, epsilon = {worst['epsilon']:g}).",
+            _largest("every variable in its own standard deviation", rows, "private", "alone"),
+            _largest("in the units of the data, as simulated", rows, "private_raw", "alone_raw"),
+            *_targets(rows),
             "![ill-conditioned](privacy_study_ill_conditioned.png)",
             "![paper](privacy_study_paper.png)",
         ),
     ).write(output, picture=False)
+
+
+def _largest(units: str, rows: Sequence[Mapping[str, Any]], private: str, alone: str) -> str:
+    worst = max(rows, key=lambda row: row[private] / row[alone])
+    return (
+        f"The largest ratio of a private error to that of staying alone, {units}: {worst[private] / worst[alone]:.3f} "
+        f"({worst['design']}, {worst['unit']}, T_k = {worst['length']:,}, epsilon = {worst['epsilon']:g})."
+    )
+
+
+def _targets(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The two cells that there are targets for, in both units."""
+    words = []
+    for length, epsilon in ((40_000, 2.0), (4000, 8.0)):
+        for row in rows:
+            if (row["length"], row["epsilon"], row["unit"]) == (length, epsilon, "observation"):
+                figures = ", ".join(
+                    f"{row['private' + end]:.3f} private, {row['without_privacy' + end]:.3f} without privacy, "
+                    f"{row['alone' + end]:.3f} alone {units}"
+                    for end, units in (("", "in standard deviations"), ("_raw", "as simulated"))
+                )
+                words.append(f"{row['design']}, one observation, T_k = {length:,}, epsilon = {epsilon:g}: {figures}.")
+    return words
 
 
 def _rows(cell: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -149,12 +181,15 @@ def _rows(cell: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list
     for unit in UNITS:
         for epsilon in BUDGETS:
             some = [one[f"{unit} {epsilon:g}"] for one in results]
-            clean, alone = (float(np.mean([one[what] for one in results])) for what in ("clean", "alone"))
+            clean, alone = (float(np.mean([one[what]["error"] for one in results])) for what in ("clean", "alone"))
             error = float(np.mean([one["error"] for one in some]))
+            raw = [float(np.mean([one[what]["raw"] for one in results])) for what in ("clean", "alone")]
+            raw.append(float(np.mean([one["raw"] for one in some])))
             rows.append(
                 {
                     "design": cell["design"], "length": cell["length"], "unit": unit, "epsilon": epsilon,
                     "without_privacy": clean, "alone": alone, "private": error, "ratio": error / alone,
+                    "without_privacy_raw": raw[0], "alone_raw": raw[1], "private_raw": raw[2],
                     "shared": float(np.mean([one["shared"] for one in some])),
                     "signal_to_noise": float(np.median([one["noise"] for one in some])),
                 }

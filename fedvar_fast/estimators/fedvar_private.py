@@ -18,6 +18,7 @@ from fedvar_fast.exceptions import BudgetError, OptionError, PrivacyNoiseWarning
 from fedvar_fast.federation.client import summarize
 from fedvar_fast.federation.curator import Curator
 from fedvar_fast.federation.private import DEFAULT_ROUNDS, MARGIN, PrivateFit, Progress, fit_private, private_rank
+from fedvar_fast.federation.worth import tangent_square
 from fedvar_fast.kernels import one_blas_thread
 from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
@@ -226,15 +227,15 @@ def _own(moments: LaggedMoments, rank: int) -> FixedRank:
 def keeps_own(curator: Curator, fit: PrivateFit) -> bool:
     """Whether a client's own low-rank part is the better estimate of ``A_0``: where the shared one is too noisy.
 
-    In whitened coordinates half the client's gradient is the way from the shared part to its own. Its mean square holds
-    the shared part's noise once, and for the rest what its own rows and its own deviation make of the client's: the
-    shared part is nearer to ``A_0`` where the rest is more than the noise. The client looks at its rows as they are,
-    and tells nobody what it chose.
+    In whitened coordinates half the client's gradient is the way from the shared part to its own. Its square holds the
+    shared part's error once, and for the rest what its own rows and its own deviation make of the client's: the shared
+    part is nearer to ``A_0`` where the rest is more than that error. The client looks at its rows as they are, and
+    tells nobody what it chose.
     """
-    if not fit.informative or fit.whitened is None:
+    if not fit.informative:
         return True
-    squares = curator.row_squares(fit.whitener)
-    return curator.apart(fit.whitened, fit.whitener, squares) <= (1.0 + MARGIN) * fit.noise_variance
+    pair = curator.clean_pair(fit.whitened, fit.whitener, curator.row_squares(fit.whitener))
+    return 0.25 * tangent_square(pair, fit.whitened, fit.whitener) <= (1.0 + MARGIN) * fit.error
 
 
 def fit_privately(model: Federated, panel: Any) -> Federated:

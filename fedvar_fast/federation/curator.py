@@ -26,7 +26,7 @@ _BLOCK_NUMBERS = 2**20
 #: A released deviation, in units of the bounds' half width, counts for no less.
 _SMALLEST_DEVIATION = 1e-4
 #: Share of the scale's budget that goes to the centre.
-_CENTRE_SHARE = 0.3
+_CENTRE_SHARE = 0.5
 
 
 @dataclass
@@ -64,8 +64,10 @@ class Curator:
     n_jobs: int | None = None
     note: str = ""
     scaling: Scaling = field(init=False)
-    #: Mean square of the relative error that its noise makes in a column's scale; from what was released.
-    scale_error: float = field(default=0.0, init=False)
+    #: Mean squared relative error that noise makes in each column's scale (d,), from what was released; 0: public.
+    scale_error: FloatArray | float = field(default=0.0, init=False)
+    #: Variance of the noise in each column's centre (d,), in scaled units; 0: public.
+    center_error: FloatArray | float = field(default=0.0, init=False)
     _n_sent: int = field(default=0, init=False)
     _within: AnyArray | None = field(default=None, init=False)
 
@@ -138,9 +140,11 @@ class Curator:
         # What the noise alone could make of a column that hardly varies is no scale.
         smallest = max(_SMALLEST_DEVIATION, 0.5 * sensitivity / deviation_mu)
         if scale:
-            error = 0.5 * sensitivity / deviation_mu / np.clip(deviation, smallest, 1.0)
-            self.scale_error = float(np.mean(error**2))
+            self.scale_error = (0.5 * sensitivity / deviation_mu / np.clip(deviation, smallest, 1.0)) ** 2
         spread = math.sqrt(0.5 * math.pi) * half * np.clip(deviation, smallest, 1.0)
+        if center:
+            noise = sensitivity / (mu * math.sqrt(_CENTRE_SHARE)) * half
+            self.center_error = (noise / (spread if scale else 1.0)) ** 2
         return Scaling.given(
             middle + half * mean if center else np.zeros_like(mean), spread if scale else np.ones_like(mean),
             lower=low, upper=high,
@@ -198,7 +202,7 @@ class Curator:
         pair, inside = (n_usable / self.n_responses) * pair, n_inside / self.n_responses
         if whole:
             inside = float(pair.norm() <= clip_norm)
-            pair = min(1.0, clip_norm / max(pair.norm(), np.finfo(np.float64).tiny)) * pair
+            pair = (clip_norm / max(pair.norm(), clip_norm)) * pair
         context = b"".join(part.tobytes() for part in (point.u, point.s, point.v, np.float64(clip_norm)))
         rank, width = pair.row_part.shape
         flat = np.concatenate([pair.row_part.ravel(), pair.column_part.ravel()])
@@ -225,14 +229,12 @@ class Curator:
         norms = RowNorms(coefficients, whitener.norm, whitener.norm * x_norm, coefficients * x_norm + z_norm)
         return self.neighbours.gradient(clip_norm, norms)
 
-    def apart(self, point: FixedRank, whitener: Whitener, row_squares: FloatArray) -> float:
-        """Mean square by coordinate of half its gradient at ``B``: how far its own part is away. Stays here."""
-        pair, _, _ = clipped_gradient_pair(
+    def clean_pair(self, point: FixedRank, whitener: Whitener, row_squares: FloatArray) -> TangentVector:
+        """Its gradient at ``B`` without clipping and noise. Stays here."""
+        return clipped_gradient_pair(
             point, self._clamped(), self.scaling.center, self.scaling.scale, self.order, np.inf, self.n_jobs, whitener,
             row_squares,
-        )  # fmt: skip
-        dim, width = point.shape
-        return 0.25 * pair.norm() ** 2 / (point.rank * (dim + width - point.rank))
+        )[0]  # fmt: skip
 
     # -- its own rows ----------------------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ def _complete(rows: FloatArray) -> FloatArray:
 def _drawn_in(rows: FloatArray, radius: float) -> FloatArray:
     """Rows projected onto the ball of that radius."""
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return rows * np.minimum(1.0, radius / np.maximum(norms, np.finfo(np.float64).tiny))[:, None]
+    return rows * (radius / np.maximum(norms, radius))[:, None]
 
 
 def vector_from_symmetric(matrix: FloatArray) -> FloatArray:

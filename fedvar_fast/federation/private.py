@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedvar_fast._typing import FloatArray
 from fedvar_fast.exceptions import BudgetError, OptionError
 from fedvar_fast.federation.curator import Curator
+from fedvar_fast.federation.worth import Worth
 from fedvar_fast.lowrank import FixedRank, TangentVector
 from fedvar_fast.solvers.whitening import Whitener, whitener
 
@@ -42,34 +43,28 @@ class PrivateFit:
         ``A_0`` in scaled units.
     n_rounds : int
     whitener : Whitener
+    whitened : FixedRank
+        ``B``.
     clip_norms : list of float
         Round by round.
     changes : list of float
-    noise : float
-        Root of the expected ``||N||_F^2`` that all noise of the rounds makes in ``B``, over its r (d + pd - r)
-        dimensions; from the released noise levels.
-    signal : float
+    noise, signal : float
+        Root of the expected ``||N||_F^2`` that the noise of the rounds makes in ``B``, and
         ``(||B||_F^2 - noise^2)^(1/2)``, 0 where that is negative.
-    noise_variance : float
-        What the noise makes of one coordinate of ``B``: that of the rounds, that of the scales, and what of the start's
-        the rounds have not taken away.
-    apart : float
-        Mean square, over clients and coordinates, of the distance between what all clients together and what each alone
-        would find: half of its gradient less the mean one, without the noise in it. From the released messages.
-    whitened : FixedRank
-        ``B`` itself.
+    error, apart : float
+        What privacy adds to ``||A - A_0||_F^2``, and how far clients alone are from what all of them find: see `Worth`.
     """
 
     point: FixedRank
     n_rounds: int
     whitener: Whitener
-    clip_norms: list[float] = field(default_factory=list)
-    changes: list[float] = field(default_factory=list)
-    noise: float = 0.0
-    signal: float = 0.0
-    noise_variance: float = 0.0
-    apart: float = 0.0
-    whitened: FixedRank | None = None
+    whitened: FixedRank
+    clip_norms: list[float]
+    changes: list[float]
+    noise: float
+    signal: float
+    error: float
+    apart: float
 
     @property
     def informative(self) -> bool:
@@ -78,7 +73,7 @@ class PrivateFit:
         What tells a client's own part from the shared one without noise is its sampling error and its own deviation:
         the shared part is the nearer one to ``A_0`` where that is more than the noise.
         """
-        return self.signal > self.noise and self.apart > MARGIN * self.noise_variance
+        return self.signal > self.noise and self.apart > MARGIN * self.error
 
 
 def fit_private(
@@ -173,9 +168,7 @@ def _rounds(
     squares = [one.row_squares(white) for one in curators]
     adaptive = curators[0].privacy.clip == "adaptive"
     clip_norm = math.sqrt(point.rank * (dim + width)) if adaptive else float(curators[0].privacy.clip)
-    freedom = point.rank * (dim + width - point.rank)
-    apart: list[float] = []
-    common: list[float] = []
+    worth = Worth(curators, weights, white)
     clip_norms: list[float] = []
     changes: list[float] = []
     for number in range(1, n_rounds + 1):
@@ -197,8 +190,7 @@ def _rounds(
         ]
         sigma = _pooled(weights, sigmas)
         if number > _NEWTON_ROUNDS:
-            apart.append(_spread(pairs, total, weights, sigmas, sigma) / freedom)
-            common.append(0.25 * (total.norm() ** 2 / freedom - sigma**2))
+            worth.take(point, pairs, total, sigmas)
         variance = (1.0 - 2.0 * step * contraction) ** 2 * variance + (step * sigma) ** 2
         length = float(np.linalg.norm(point.s))
         changes.append(step * total.norm() / length if length > 0 else math.inf)
@@ -209,32 +201,12 @@ def _rounds(
             clip_norm *= math.exp(-_QUANTILE_STEP * (inside - _QUANTILE))
         if progress is not None:
             progress(number, n_rounds)
-    noise = math.sqrt(freedom * variance)
+    noise = math.sqrt(point.rank * (dim + width - point.rank) * variance)
     signal = math.sqrt(max(float(np.sum(point.s**2)) - noise**2, 0.0))
-    # Entries of B carry the error of two columns' scales: the mean of all clients' in the shared part, and a client's
-    # own on the way back to its units.
-    scales = 2.0 * (1.0 + 1.0 / len(curators)) * float(weights @ [one.scale_error for one in curators])
-    variance += signal**2 * scales / freedom
-    # What the last half of the averaging rounds still wanted to move, all clients together: the start is not forgotten.
-    late = common[len(common) // 2 :]
-    variance += max(float(np.mean(late)), 0.0) if late else 0.0
     return PrivateFit(
-        white.from_whitened(point).sign_fixed(), n_rounds, white, clip_norms, changes, noise, signal, variance,
-        float(np.mean(apart)) if apart else math.inf, point,
+        white.from_whitened(point).sign_fixed(), n_rounds, white, point, clip_norms, changes, noise, signal,
+        worth.error(point, variance), worth.apart(point),
     )  # fmt: skip
-
-
-def _spread(
-    pairs: list[TangentVector], mean: TangentVector, weights: FloatArray, sigmas: list[float], sigma: float
-) -> float:
-    """Mean over clients of ``||(Z_k - Z)/2||^2`` less what the noise makes of it, times the dimensions it has."""
-    dimensions = mean.row_part.size + mean.column_part.size - mean.row_part.shape[0] ** 2
-    total = 0.0
-    for pair, weight, own in zip(pairs, weights, sigmas, strict=True):
-        # Var(N_k - sum w N) = s_k^2 (1 - 2 w_k) + s^2.
-        noise = own**2 * (1.0 - 2.0 * float(weight)) + sigma**2
-        total += 0.25 * ((pair + (-1.0) * mean).norm() ** 2 - dimensions * noise)
-    return total / len(pairs)
 
 
 def _weighted(pairs: list[TangentVector], weights: FloatArray) -> TangentVector:
