@@ -110,11 +110,12 @@ def test_ratios_are_theirs_over_ours():
 
 def test_peak_memory_sees_an_array():
     # pages of their own: an ordinary array may be given memory that the process already holds from earlier tests
-    size = 32 * 2**20
+    size = 128 * 2**20
     with measure.PeakMemory() as memory, mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
         for start in range(0, size, mmap.PAGESIZE):
             held[start] = 1
-    assert 0.9 * 32 < memory.extra_mib < 100
+    # Half of it: the process may give back memory of earlier tests meanwhile.
+    assert 64 < memory.extra_mib < 256
 
 
 def test_the_fit_from_mapped_files(tmp_path):

@@ -177,10 +177,12 @@ class Neighbours:
         return text + (", missing values staying where they are" if self.missing_is_public else "")
 
     def scale(self, half_width: float | None = None) -> float:
-        """Sensitivity of the two means of all columns that centre and scale are computed from.
+        """Sensitivity of the means of all columns that centre and scale are computed from.
 
-        The release is ``mean_t u_tj`` and ``mean_t u_tj^2`` over the ``T_raw`` rows, for all ``j``, with
-        ``u_tj = (clamp(y_tj, lo_j, hi_j) - mid_j) / half_j`` in ``[-1, 1]`` and a missing value read as 0.
+        It bounds the centre (the means of u), and half of it the mean absolute deviations from a released point, drawn
+        into [0, 1]: these two are what is sent. Derived for ``mean_t u_tj`` and ``mean_t u_tj^2`` together, over the
+        ``T_raw`` rows and for all ``j``, with ``u_tj = (clamp(y_tj, lo_j, hi_j) - mid_j) / half_j`` in ``[-1, 1]`` and
+        a missing value read as 0.
 
         - observation: ``2 sqrt(n_sensitive) / T_raw``, and no less. In one column ``(u, u^2)`` moves by
           ``(a-b)^2 (1 + (a+b)^2) <= D^2 (1 + (2-D)^2)`` squared, ``D = |a-b|``; that rises in ``D`` up to 4.
