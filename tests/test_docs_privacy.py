@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedvar_fast as fv
-from fedvar_fast.exceptions import GridEdgeWarning
+from fedvar_fast.exceptions import GridEdgeWarning, PrivacyNoiseWarning
 from fedvar_fast.federation.curator import _CENTRE_SHARE
 from fedvar_fast.federation.private import DEFAULT_ROUNDS
 from fedvar_fast.privacy.accounting import classical_sigma, gaussian_epsilon, gaussian_mu
@@ -39,7 +39,9 @@ def names() -> dict[str, object]:
     """What the Python blocks leave behind, run one after the other."""
     found: dict[str, object] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GridEdgeWarning)  # the noise is another one at every run
+        # The noise is another one at every run.
+        warnings.simplefilter("ignore", GridEdgeWarning)
+        warnings.simplefilter("ignore", PrivacyNoiseWarning)
         for number, block in enumerate(BLOCKS, start=1):
             exec(compile(block, f"docs/privacy.md, block {number}", "exec"), found)
     return found
@@ -87,7 +89,7 @@ def test_releases_cost_their_shares(names):
 
 def test_scale_needs_half_of_the_centre(names):
     releases = {release.what: release for release in names["model"].privacy_report_.ledger.releases("client_1")}
-    assert releases["centre"].sensitivity == pytest.approx(2.0 * math.sqrt(4) / 2000)
+    assert releases["centre"].sensitivity == pytest.approx(2.0 * math.sqrt(4) / 20_000)
     assert releases["scale"].sensitivity == pytest.approx(0.5 * releases["centre"].sensitivity)
 
 
