@@ -275,6 +275,34 @@ def test_a_fit_that_the_budget_has_no_room_for_spends_nothing(panel, tmp_path):
         more.fit(panel)
 
 
+@pytest.mark.parametrize(
+    ("options", "corrected"),
+    [
+        ({"rank": DIM + 1}, {"rank": RANK}),
+        ({"init": np.ones((2, 2))}, {}),
+        ({"init": np.zeros((DIM, DIM))}, {}),
+        ({"l1_penalty": {"clinet_1": 0.1}}, {}),
+        ({"l1_penalty": "cv", "n_origins": 5000}, {"l1_penalty": "cv", "n_origins": 5}),
+        ({"privacy": {"sensitive": ["y9"]}}, {}),
+    ],
+)
+def test_a_mistake_spends_nothing(panel, tmp_path, options, corrected):
+    extra = {"ledger": tmp_path, "reproducible": False}
+    wrong = {**options, "privacy": private(**extra, **options.get("privacy", {}))}
+    with pytest.raises((OptionError, DataError)):
+        model(**wrong).fit(panel)
+    # The header at the most: no release.
+    assert all(len(path.read_text().splitlines()) <= 1 for path in tmp_path.iterdir())
+    model(**corrected, privacy=private(**extra)).fit(panel)
+
+
+def test_another_tuning_of_stage_two_is_the_same_fit(panel, tmp_path):
+    privacy = private(ledger=tmp_path, reproducible=False)
+    first = model(privacy).fit(panel)
+    again = model(privacy, l1_penalty="cv", n_origins=5).fit(panel)
+    np.testing.assert_array_equal(first.A0_, again.A0_)
+
+
 def test_nothing_is_sent_where_nothing_is_shared(panel):
     fitted = model(rank=0).fit(panel)
     assert not fitted.A0_.any() and len(fitted.privacy_report_.ledger) == 0

@@ -102,7 +102,7 @@ def transcript(pair, side, seed, script=None):
     gate.take_scaling(scaling, privacy.sensitive_columns(columns))
     rank = pair.rank
     if pair.votes:
-        rank = max(private_rank([(gate, pair.votes[side])], min(values.shape[1], values.shape[1] * pair.order)), 1)
+        rank = private_rank([(gate, pair.votes[side])], min(values.shape[1], values.shape[1] * pair.order))
     fit_private([gate], rank, "full", pair.n_rounds)
     if gate.script is not None and next(gate.script, None) is not None:
         raise AssertionError("the neighbour sends fewer messages: what is sent shows the data")

@@ -11,7 +11,13 @@ from fedvar_fast._typing import FloatArray
 from fedvar_fast.estimators.base import PanelVAR
 from fedvar_fast.estimators.fedvar_private import check_private_options, fit_privately
 from fedvar_fast.estimators.fedvar_summary import record_choices, summary_of
-from fedvar_fast.estimators.fedvar_tuning import choose_rank, local_start, tune_given_shared, tune_shared
+from fedvar_fast.estimators.fedvar_tuning import (
+    attributes_of_paths,
+    choose_rank,
+    local_start,
+    tune_given_shared,
+    tune_shared,
+)
 from fedvar_fast.estimators.local import LocalVAR
 from fedvar_fast.estimators.options import Penalty, check_penalty, is_given, matrix, one_of, penalty_of, positive, whole
 from fedvar_fast.estimators.state import ClientState
@@ -26,7 +32,6 @@ from fedvar_fast.privacy.ledger import Ledger
 from fedvar_fast.privacy.mechanism import Privacy
 from fedvar_fast.privacy.report import PrivacyReport
 from fedvar_fast.solvers.whitening import PRECONDITIONERS
-from fedvar_fast.tuning import TuningPath, warn_at_edge
 
 __all__ = ["FedVAR"]
 
@@ -236,14 +241,13 @@ class FedVAR(PanelVAR):
             low_rank = self._local_low_rank(data, states, everyone=isinstance(rank, str))
         if isinstance(rank, str):
             rank, tuned["client_ranks_"], _ = choose_rank(low_rank, moments)
-        tuned["rank_"] = self._checked_rank(int(rank), moments)
+        tuned["rank_"] = self._checked_rank(int(rank), *_shape(moments))
         if self._starts_local():
             longest = max(low_rank, key=lambda name: states[name].n_rows)
             tuned["local_start_"] = local_start(low_rank[longest], longest, tuned["rank_"])
         return tuned | self._tuned_by_origins(data, states, moments, tuned)
 
-    def _checked_rank(self, rank: int, moments: dict[str, LaggedMoments]) -> int:
-        dim, width = next(iter(moments.values())).yx.shape
+    def _checked_rank(self, rank: int, dim: int, width: int) -> int:
         if rank > min(dim, width):
             raise OptionError(f"rank={rank} is above min(d, pd) = {min(dim, width)} for a {dim} x {width} matrix")
         return rank
@@ -276,7 +280,7 @@ class FedVAR(PanelVAR):
             penalty = {name: self._penalty(name, one) for name, one in moments.items()}
         found = tune_shared(origins, self._shared_options(tuned), penalty, tune_step)
         chosen = {"step_factor_": found.step_factor}
-        return chosen | ({"_origins": origins} if self.privacy is not None else _from_paths(found.paths))
+        return chosen | ({"_origins": origins} if self.privacy is not None else attributes_of_paths(found.paths))
 
     def _tuned(self) -> dict[str, Any]:
         if self._starts_local() and self.init_ != "local":
@@ -324,7 +328,7 @@ class FedVAR(PanelVAR):
                 paths = {
                     name: tune_given_shared(name, one, [shared.point], self.l1_penalty) for name, one in origins.items()
                 }
-                tuned = tuned | _from_paths(paths)
+                tuned = tuned | attributes_of_paths(paths)
             fitted = self._personal(moments, tuned["l1_penalty_"], shared)
         report = None if self.privacy is None else PrivacyReport(self.privacy, ledger, shared.n_rounds)
         return (
@@ -346,7 +350,7 @@ class FedVAR(PanelVAR):
         """What the options say outright, whatever an earlier fit chose."""
         given: dict[str, Any] = {}
         if not isinstance(self.rank, str):
-            given["rank_"] = self._checked_rank(int(self.rank), moments)
+            given["rank_"] = self._checked_rank(int(self.rank), *_shape(moments))
         if not self._tunes_penalty():
             given["l1_penalty_"] = {name: self._penalty(name, one) for name, one in moments.items()}
         if not (isinstance(self.step, str) and self.step == "cv"):
@@ -444,7 +448,7 @@ class FedVAR(PanelVAR):
         if self._tunes_penalty():
             origins = self._origins(panel[name], state, int(self.n_origins), int(self.refit_every))
             shared = FixedRank.from_dense(self.A0_, self.rank_)
-            tuned = _from_paths({name: tune_given_shared(name, origins, [shared], self.l1_penalty)})
+            tuned = attributes_of_paths({name: tune_given_shared(name, origins, [shared], self.l1_penalty)})
             penalty = tuned["l1_penalty_"][name]
         else:
             tuned = {"tuning_": {}}
@@ -490,11 +494,6 @@ class FedVAR(PanelVAR):
         return value
 
 
-def _from_paths(paths: dict[str, TuningPath]) -> dict[str, Any]:
-    """Fitted attributes of tuned penalties, with a warning where a choice sits on its grid's edge."""
-    for name, path in paths.items():
-        warn_at_edge(name, path)
-    return {
-        "l1_penalty_": {name: path.chosen["l1_penalty"] for name, path in paths.items()},
-        "tuning_": {name: {**path.grids, "errors": path.errors} for name, path in paths.items()},
-    }
+def _shape(moments: dict[str, LaggedMoments]) -> tuple[int, int]:
+    dim, width = next(iter(moments.values())).yx.shape
+    return dim, width

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedvar_fast._typing import FloatArray
-from fedvar_fast.estimators.fedvar_tuning import choose_rank, tune_given_shared
-from fedvar_fast.estimators.options import Penalty
+from fedvar_fast.estimators.fedvar_tuning import attributes_of_paths, choose_rank, tune_given_shared
+from fedvar_fast.estimators.options import Penalty, penalty_of
 from fedvar_fast.estimators.state import ClientState
-from fedvar_fast.exceptions import BudgetError, OptionError, PrivacyNoiseWarning
+from fedvar_fast.exceptions import BudgetError, DataError, OptionError, PrivacyNoiseWarning
 from fedvar_fast.federation.client import summarize
 from fedvar_fast.federation.curator import Curator
 from fedvar_fast.federation.private import DEFAULT_ROUNDS, MARGIN, PrivateFit, Progress, fit_private, private_rank
@@ -31,7 +31,6 @@ from fedvar_fast.privacy.report import PrivacyReport
 from fedvar_fast.privacy.sensitivity import Neighbours
 from fedvar_fast.scaling import Scaling
 from fedvar_fast.solvers.riemannian import exact_reduced_rank
-from fedvar_fast.tuning import warn_at_edge
 
 __all__ = ["check_private_options", "fit_privately", "keeps_own"]
 
@@ -88,6 +87,31 @@ def check_private_options(model: Federated) -> None:
             raise OptionError(f"under Privacy(calibration='total') {sentence}.")
 
 
+def _check_before_sending(model: Federated, data: Panel) -> None:
+    """What must not fail once something is spent: lengths, rank, start and penalties."""
+    dim = len(data.columns)
+    width = dim * int(model.order)
+    for name, series in data.items():
+        model._check_length(series)
+        if isinstance(model.l1_penalty, Mapping):
+            penalty_of("l1_penalty", model.l1_penalty, name)
+        if (model._tunes_penalty() or isinstance(model.rank, str)) and len(series) < (
+            needed := int(model.n_origins) + 2 * int(model.order) + 2
+        ):
+            raise DataError(
+                f"client {name!r} has {len(series)} rows, tuning on {model.n_origins} origins needs {needed}: use "
+                "fewer origins, give the penalties, or leave the client out"
+            )
+    if not isinstance(model.rank, str):
+        model._checked_rank(int(model.rank), dim, width)
+    if not isinstance(model.init, str):
+        start = np.asarray(model.init, dtype=np.float64)
+        if start.shape != (dim, width) or not np.isfinite(start).all():
+            raise OptionError(f"init must be a finite matrix of shape {(dim, width)}, not one of shape {start.shape}")
+        if not start.any():
+            raise OptionError("init is the zero matrix, which has no tangent space: give another init")
+
+
 def open_curators(model: Federated, data: Panel, ledger: Ledger) -> tuple[dict[str, Curator], dict[str, ClientState]]:
     """The clients' gates, each with its scaling (public or released), and what the model keeps of each."""
     privacy = model.privacy
@@ -124,7 +148,9 @@ def _note(model: Federated) -> str:
     assert model.privacy is not None
     init = model.init if isinstance(model.init, str) else np.asarray(model.init, dtype=np.float64).tobytes().hex()
     decides = [model.privacy.to_options(), model.order, model.rank, init, model.precondition, _n_rounds(model)]
-    decides += [bool(model.center), bool(model.scale), model.n_origins, model.refit_every]
+    decides += [bool(model.center), bool(model.scale)]
+    # Tuning stays at home, but for what it does to a vote.
+    decides += [model.n_origins, model.refit_every] if isinstance(model.rank, str) else []
     return f"fit {hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}"
 
 
@@ -242,8 +268,7 @@ def fit_privately(model: Federated, panel: Any) -> Federated:
     """`FedVAR.fit` under a total budget."""
     check_private_options(model)
     data = as_panel(panel)
-    for _, series in data.items():
-        model._check_length(series)
+    _check_before_sending(model, data)
     privacy = model.privacy
     assert privacy is not None
     ledger = Ledger() if privacy.ledger is None else FileLedger(privacy.ledger)
@@ -267,16 +292,16 @@ def _fitted(
         fit = fit_shared_privately(model, curators, rank, progress)
         points = _chosen_points(model, data, curators, states, fit, rank)
         moments = {name: state.standardized() for name, state in states.items()}
-        penalties, tuning = _penalties(model, data, states, moments, points)
+        tuned = _penalties(model, data, states, moments, points)
         deltas, gaps = {}, {}
         for name, one in moments.items():
             curvature = summarize(one).curvature
-            deltas[name], gaps[name] = model._personal_part(one, points[name], penalties[name], curvature)
+            deltas[name], gaps[name] = model._personal_part(one, points[name], tuned["l1_penalty_"][name], curvature)
     dense = fit.point.dense() if fit.informative else np.zeros(fit.point.shape)
     used = {name: point is fit.point for name, point in points.items()}
     assert model.privacy is not None
     report = PrivacyReport(model.privacy, ledger, fit.n_rounds)
-    return {
+    return tuned | {
         "A0_": dense,
         "deltas_": deltas,
         "coef_": {name: points[name].dense() + delta for name, delta in deltas.items()},
@@ -286,8 +311,6 @@ def _fitted(
         "gap_": gaps,
         "rank_": rank,
         "client_ranks_": votes,
-        "l1_penalty_": penalties,
-        "tuning_": tuning,
         "n_rounds_": fit.n_rounds,
         "step_": 0.5,
         "step_factor_": 1.0,
@@ -326,12 +349,12 @@ def _rank(
 ) -> tuple[int, dict[str, int | None]]:
     """Given, or the one with most noisy votes (a client's own vote stays with it)."""
     if not isinstance(model.rank, str):
-        return model._checked_rank(int(model.rank), moments), {}
+        return int(model.rank), {}
     low_rank = model._local_low_rank(data, states, everyone=True)
     _, votes, _ = choose_rank(low_rank, moments)
     most = min(*next(iter(moments.values())).yx.shape, _LARGEST_RANK)
     rank = private_rank([(curators[name], votes[name]) for name in sorted(curators)], most)
-    return max(rank, 1), votes
+    return rank, votes
 
 
 def _penalties(
@@ -340,16 +363,12 @@ def _penalties(
     states: dict[str, ClientState],
     moments: dict[str, LaggedMoments],
     points: Mapping[str, FixedRank],
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Stage II's penalties, given or tuned by each client on its own rows."""
+) -> dict[str, Any]:
+    """Stage II's penalties as fitted attributes, given or tuned by each client on its own rows."""
     if not model._tunes_penalty():
-        return {name: model._penalty(name, one) for name, one in moments.items()}, {}
+        return {"l1_penalty_": {name: model._penalty(name, one) for name, one in moments.items()}, "tuning_": {}}
     paths = {}
     for name, state in states.items():
         origins = model._origins(data[name], state, int(model.n_origins), int(model.refit_every))
         paths[name] = tune_given_shared(name, origins, [points[name]], model.l1_penalty)
-        warn_at_edge(name, paths[name])
-    return (
-        {name: path.chosen["l1_penalty"] for name, path in paths.items()},
-        {name: {**path.grids, "errors": path.errors} for name, path in paths.items()},
-    )
+    return attributes_of_paths(paths)

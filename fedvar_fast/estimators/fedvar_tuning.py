@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.moments import LaggedMoments
 from fedvar_fast.rank import RankChoice, select_rank, vote
 from fedvar_fast.solvers.fista import largest_penalty
-from fedvar_fast.tuning import RollingOrigins, TuningPath, common_fits, penalty_grid, tune_lasso
+from fedvar_fast.tuning import RollingOrigins, TuningPath, common_fits, penalty_grid, tune_lasso, warn_at_edge
 
-__all__ = ["SharedTuning", "choose_rank", "local_start", "tune_given_shared", "tune_shared"]
+__all__ = ["SharedTuning", "attributes_of_paths", "choose_rank", "local_start", "tune_given_shared", "tune_shared"]
 
 #: Multiples of the safe step that ``step="cv"`` tries; from 2 on a round need not lower the loss.
 _STEP_FACTORS = (0.25, 0.5, 1.0, 1.5, 1.9)
@@ -95,3 +96,13 @@ def tune_given_shared(client: str, origins: RollingOrigins, shared: list[FixedRa
     if grid is None:
         grid = penalty_grid(largest_penalty(origins.moments, offsets[0]))
     return tune_lasso(origins, grid, offsets)
+
+
+def attributes_of_paths(paths: Mapping[str, TuningPath]) -> dict[str, Any]:
+    """Fitted attributes of tuned penalties, with a warning where a choice sits on its grid's edge."""
+    for name, path in paths.items():
+        warn_at_edge(name, path)
+    return {
+        "l1_penalty_": {name: path.chosen["l1_penalty"] for name, path in paths.items()},
+        "tuning_": {name: {**path.grids, "errors": path.errors} for name, path in paths.items()},
+    }

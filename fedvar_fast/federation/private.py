@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedvar_fast._typing import FloatArray
-from fedvar_fast.exceptions import BudgetError, OptionError
+from fedvar_fast.exceptions import OptionError
 from fedvar_fast.federation.curator import Curator
 from fedvar_fast.federation.worth import Worth
-from fedvar_fast.lowrank import FixedRank, TangentVector
+from fedvar_fast.lowrank import FixedRank
+from fedvar_fast.solvers.riemannian import weighted_sum
 from fedvar_fast.solvers.whitening import Whitener, whitener
 
 __all__ = ["DEFAULT_ROUNDS", "MARGIN", "PrivateFit", "fit_private"]
@@ -97,13 +98,13 @@ def fit_private(
     precondition : {"full", "nystrom", "diagonal"}
     n_rounds : int
     start : ndarray, shape (d, pd), optional
-        A public start in scaled units; by default the spectral one, released with noise.
+        A public start in scaled units, finite; by default the spectral one, released with noise.
     progress : callable, optional
 
     Raises
     ------
     OptionError
-        A zero start, or one of the wrong shape.
+        A zero start.
     BudgetError
         A client whose ledger has not enough left.
     """
@@ -123,8 +124,6 @@ def fit_private(
         )
         started = sigma**2 * float(np.sum(white.times(np.eye(width)) ** 2)) / width
     else:
-        if start.shape != (dim, width) or not np.isfinite(start).all():
-            raise OptionError(f"init must be a finite matrix of shape {(dim, width)}, not one of shape {start.shape}")
         point = white.to_whitened(FixedRank.from_dense(start, rank))
     if not point.s[0] > 0:
         raise OptionError("the start of Stage I is the zero matrix, which has no tangent space: give another init")
@@ -139,13 +138,17 @@ def _contraction(white: Whitener, second: FloatArray) -> float:
 
 
 def private_rank(votes: list[tuple[Curator, int | None]], most: int) -> int:
-    """The rank with most noisy votes: each client sends its vote as one of 0 .. most in a vector with noise."""
-    total = np.zeros(most + 1)
+    """The rank with most noisy votes: each client sends its vote as one of 1 .. most in a vector with noise.
+
+    A client without a vote (None) sends noise alone.
+    """
+    total = np.zeros(most)
     for one, vote in votes:
-        ballot = np.zeros(most + 1)
-        ballot[min(vote or 0, most)] = 1.0
+        ballot = np.zeros(most)
+        if vote is not None:
+            ballot[min(vote, most) - 1] = 1.0
         total += one.send("rank vote", ballot, one.neighbours.vote(), one.strength["rank"])
-    return int(np.argmax(total))
+    return int(np.argmax(total)) + 1
 
 
 def _pooled(weights: FloatArray, sigmas: list[float]) -> float:
@@ -176,14 +179,11 @@ def _rounds(
         for one, square in zip(curators, squares, strict=True):
             mu = one.strength["rounds"] / math.sqrt(n_rounds)
             count_mu = one.strength["clip"] / math.sqrt(n_rounds) if adaptive else None
-            try:
-                pair, share = one.release_pair(number, point, white, square, clip_norm, mu, count_mu)
-            except BudgetError as error:
-                raise BudgetError(f"{error} It allowed {number - 1} of the {n_rounds} rounds.") from error
+            pair, share = one.release_pair(number, point, white, square, clip_norm, mu, count_mu)
             pairs.append(pair)
             shares.append(share)
         step = 0.5 / max(1, number - _NEWTON_ROUNDS)
-        total = _weighted(pairs, weights)
+        total = weighted_sum(pairs, weights)
         sigmas = [
             one.gradient_sensitivity(point, white, clip_norm) * math.sqrt(n_rounds) / one.strength["rounds"]
             for one in curators
@@ -207,10 +207,3 @@ def _rounds(
         white.from_whitened(point).sign_fixed(), n_rounds, white, point, clip_norms, changes, noise, signal,
         worth.error(point, variance), worth.apart(point),
     )  # fmt: skip
-
-
-def _weighted(pairs: list[TangentVector], weights: FloatArray) -> TangentVector:
-    total = pairs[0] * float(weights[0])
-    for pair, weight in zip(pairs[1:], weights[1:], strict=True):
-        total = total + pair * float(weight)
-    return total

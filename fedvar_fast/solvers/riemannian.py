@@ -14,7 +14,14 @@ from fedvar_fast.lowrank import FixedRank, TangentVector
 from fedvar_fast.moments import LaggedMoments, check_order
 from fedvar_fast.solvers.whitening import Whitener
 
-__all__ = ["LowRankComponent", "LowRankState", "clipped_gradient_pair", "exact_reduced_rank", "gradient_pair"]
+__all__ = [
+    "LowRankComponent",
+    "LowRankState",
+    "clipped_gradient_pair",
+    "exact_reduced_rank",
+    "gradient_pair",
+    "weighted_sum",
+]
 
 
 def gradient_pair(point: FixedRank, moments: LaggedMoments) -> tuple[TangentVector, float]:
@@ -111,6 +118,14 @@ def clipped_gradient_pair(
     return TangentVector(row_part, column_part), n_unclipped, n_rows
 
 
+def weighted_sum(pairs: list[TangentVector], weights: FloatArray) -> TangentVector:
+    """``sum_k w_k Z_k`` of vectors of one tangent space, in the order given."""
+    total = pairs[0] * float(weights[0])
+    for pair, weight in zip(pairs[1:], weights[1:], strict=True):
+        total = total + pair * float(weight)
+    return total
+
+
 @dataclass(frozen=True)
 class LowRankState:
     """Where Stage I stands.
@@ -152,10 +167,7 @@ class LowRankComponent:
 
     def aggregate(self, messages: list[TangentVector], weights: FloatArray) -> TangentVector:
         """``sum_k w_k Z_k``: averaging pairs averages projections."""
-        total = messages[0] * float(weights[0])
-        for message, weight in zip(messages[1:], weights[1:], strict=True):
-            total = total + message * float(weight)
-        return total
+        return weighted_sum(messages, weights)
 
     def total_gradient(self, state: LowRankState, gradient: TangentVector) -> TangentVector:
         """The projected gradient with the ridge's own part, ``2 ridge A``, which only the server adds."""
