@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-SOURCES = $(wildcard kernels/*.pyx kernels/*.pxd) setup.py pyproject.toml
+SOURCES = $(wildcard kernels/*.pyx kernels/*.pxd kernels/*.h) setup.py pyproject.toml
 
 .PHONY: demo test lint bench dist build-inplace clean
 

@@ -4,17 +4,23 @@ Row-major throughout: the LQ of the transposed (column-major) reading is the QR 
 factors change places, so that nothing is copied or transposed.
 """
 
-from cython.parallel cimport prange
+from cython.parallel cimport prange, threadid
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from _blas cimport divide_by_factor, gelqf, gemm, gesdd, orglq, potrf, syevd, syrk
+from _tiles cimport TILE_COLUMNS, TILE_ROWS, add_tile, fetch_ahead, has_tiles
 
 # Thin products are cut into pieces, whatever the number of threads: at most so many, and none too thin to be worth
 # packing the other factor again.
 cdef enum:
     MOST_PIECES = 16
     LEAST_ROWS = 240
+    # Rows of the panels used at a time: all panels in the level-2 cache, or one and the block of A that is copied to be
+    # read in one piece, of so many columns.
+    CHUNK_COLUMNS = 1024
+    CHUNK_ROWS = 96
+    COPIED_COLUMNS = 96
 
 
 cdef int _qr(double* a, int m, int k, double* r) noexcept nogil:
@@ -163,33 +169,117 @@ cdef int _pieces(Py_ssize_t n) noexcept nogil:
     return <int> max(1, min(MOST_PIECES, n // LEAST_ROWS))
 
 
-cdef void _times(const double* a, Py_ssize_t m, int n, const double* b, int k, double* out, int n_threads) noexcept nogil:
-    """out (m x k) = A B, A m x n."""
+cdef void _pack(const double* b, Py_ssize_t n, int k, double* panels) noexcept nogil:
+    """The n x k matrix in panels of TILE_COLUMNS columns, each n rows in one piece, zeros beyond column k."""
+    cdef Py_ssize_t t, c, columns, first = 0
+    while first < k:
+        columns = min(<Py_ssize_t> TILE_COLUMNS, k - first)
+        for t in range(n):
+            for c in range(columns):
+                panels[c] = b[t * k + first + c]
+            for c in range(columns, TILE_COLUMNS):
+                panels[c] = 0.0
+            panels += TILE_COLUMNS
+        first += TILE_COLUMNS
+
+
+cdef void _add_tiles(
+    const double* left, Py_ssize_t left_row, Py_ssize_t left_step, Py_ssize_t m,
+    const double* panels, Py_ssize_t panel, Py_ssize_t n, double* out, int k
+) noexcept nogil:
+    """out (m x k) += L R, L[i, t] = left[i left_row + t left_step], t < n, R in panels that are `panel` values apart."""
+    cdef Py_ssize_t i = 0, c, rows
+    while i < m:
+        rows = min(<Py_ssize_t> TILE_ROWS, m - i)
+        c = 0
+        while c < k:
+            add_tile(
+                <int> rows, left + i * left_row, left_row, left_step, panels + c // TILE_COLUMNS * panel, TILE_COLUMNS,
+                n, out + i * k + c, k, <int> min(<Py_ssize_t> TILE_COLUMNS, k - c), False,
+            )
+            c += TILE_COLUMNS
+        i += TILE_ROWS
+
+
+cdef void _tiled_times(
+    const double* a, Py_ssize_t m, Py_ssize_t n, const double* panels, int k, double* out
+) noexcept nogil:
+    """out (m x k) = A B of some rows of A; B in panels, of which as many rows as stay in cache at a time."""
+    cdef Py_ssize_t start = 0, count
+    memset(out, 0, m * k * sizeof(double))
+    while start < n:
+        count = min(<Py_ssize_t> CHUNK_COLUMNS, n - start)
+        _add_tiles(a + start, n, 1, m, panels + start * TILE_COLUMNS, n * TILE_COLUMNS, count, out, k)
+        start += CHUNK_COLUMNS
+
+
+cdef void _tiled_transposed_times(
+    const double* a, Py_ssize_t m, Py_ssize_t n, Py_ssize_t columns, const double* panels, int k, double* copied,
+    double* out,
+) noexcept nogil:
+    """out (columns x k) = A'B of some columns of A; `copied` holds a block of A, whose rows are far apart in A."""
+    cdef Py_ssize_t start = 0, count, first, width, ahead, t
+    cdef const double* row
+    memset(out, 0, columns * k * sizeof(double))
+    while start < m:
+        count = min(<Py_ssize_t> CHUNK_ROWS, m - start)
+        first = 0
+        while first < columns:
+            width = min(<Py_ssize_t> COPIED_COLUMNS, columns - first)
+            ahead = min(<Py_ssize_t> COPIED_COLUMNS, columns - first - width)
+            for t in range(count):
+                row = a + (start + t) * n + first
+                memcpy(copied + t * width, row, width * sizeof(double))
+                fetch_ahead(row + width, row + width + ahead)
+            _add_tiles(
+                copied, 1, width, width, panels + start * TILE_COLUMNS, m * TILE_COLUMNS, count, out + first * k, k
+            )
+            first += COPIED_COLUMNS
+        start += CHUNK_ROWS
+
+
+cdef void _times(
+    const double* a, Py_ssize_t m, int n, const double* b, int k, double* out, double* panels, int n_threads
+) noexcept nogil:
+    """out (m x k) = A B, A m x n; `panels` is working space where tiles are used, else NULL."""
     cdef Py_ssize_t first, count
     cdef int pieces = _pieces(m), i
-    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+    if panels != NULL:
+        _pack(b, n, k, panels)
+    for i in prange(pieces, num_threads=n_threads, schedule="dynamic", chunksize=1):
         first = i * m // pieces
         count = (i + 1) * m // pieces - first
-        gemm(False, False, <int> count, k, n, 1.0, a + first * n, n, b, k, 0.0, out + first * k, k)
+        if panels != NULL:
+            _tiled_times(a + first * n, count, n, panels, k, out + first * k)
+        else:
+            gemm(False, False, <int> count, k, n, 1.0, a + first * n, n, b, k, 0.0, out + first * k, k)
 
 
 cdef void _transposed_times(
-    const double* a, int m, Py_ssize_t n, const double* b, int k, double* out, int n_threads
+    const double* a, int m, Py_ssize_t n, const double* b, int k, double* out, double* panels, double* copied,
+    int n_threads,
 ) noexcept nogil:
-    """out (n x k) = A' B, A m x n."""
+    """out (n x k) = A' B, A m x n; `panels` and `copied` are working space where tiles are used, else NULL."""
     cdef Py_ssize_t first, count
     cdef int pieces = _pieces(n), i
-    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+    if panels != NULL:
+        _pack(b, m, k, panels)
+    for i in prange(pieces, num_threads=n_threads, schedule="dynamic", chunksize=1):
         first = i * n // pieces
         count = (i + 1) * n // pieces - first
-        gemm(True, False, <int> count, k, m, 1.0, a + first, <int> n, b, k, 0.0, out + first * k, k)
+        if panels != NULL:
+            _tiled_transposed_times(
+                a + first, m, n, count, panels, k, copied + threadid() * CHUNK_ROWS * COPIED_COLUMNS, out + first * k
+            )
+        else:
+            gemm(True, False, <int> count, k, m, 1.0, a + first, <int> n, b, k, 0.0, out + first * k, k)
 
 
 cdef void _gram(const double* a, Py_ssize_t m, int k, double* gram, double* parts, int n_threads) noexcept nogil:
     """Both triangles of A'A, A m x k; `parts` is working space for one sum a piece, added in order."""
     cdef Py_ssize_t area = k * k, first, l
     cdef int pieces = _pieces(m), i, j
-    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+    for i in prange(pieces, num_threads=n_threads, schedule="dynamic", chunksize=1):
         first = i * m // pieces
         syrk(k, <int> ((i + 1) * m // pieces - first), 1.0, a + first * k, k, 0.0, parts + i * area, k)
     memcpy(gram, parts, area * sizeof(double))
@@ -205,7 +295,7 @@ cdef void _divide(double* a, Py_ssize_t m, int k, const double* factor, int n_th
     """A = A R^{-1}, piece by piece."""
     cdef Py_ssize_t first
     cdef int pieces = _pieces(m), i
-    for i in prange(pieces, num_threads=n_threads, schedule="static"):
+    for i in prange(pieces, num_threads=n_threads, schedule="dynamic", chunksize=1):
         first = i * m // pieces
         divide_by_factor(<int> ((i + 1) * m // pieces - first), k, factor, a + first * k)
 
@@ -281,8 +371,13 @@ cdef bint _settled(
     return (energy - before) * ratio / (1.0 - ratio) <= tol * _energy(values, 0, width - rank) + 1e-15 * energy
 
 
+def tiles_available():
+    """Whether products by register tiles were compiled and this processor has what they need."""
+    return bool(has_tiles())
+
+
 def randomized_svd(
-    const double[:, ::1] a, const double[:, ::1] sketch, int rank, int n_power_iter, double tol, int n_threads,
+    const double[:, ::1] a, const double[:, ::1] sketch, int rank, int n_power_iter, double tol, bint tiles, int n_threads,
     double[:, ::1] u, double[::1] s, double[:, ::1] vt,
 ):
     """Leading singular triplets of A from a sketch (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1).
@@ -299,6 +394,7 @@ def randomized_svd(
     rank : leading triplets whose convergence counts, at most l
     n_power_iter : power iterations at the most
     tol : negative: never stop early
+    tiles : products with A by register tiles instead of BLAS
     n_threads : threads over pieces of A
     u, s, vt : (m, l), (l,), (l, n), outputs
 
@@ -320,13 +416,20 @@ def randomized_svd(
     cdef double *parts
     cdef double *work
     cdef int *iwork
+    cdef double *panels = NULL
+    cdef double *copied = NULL
     if m == 0 or n == 0 or width == 0:
         return 0
     memory = <double*> malloc((<size_t> (m + n) * width + (4 + MOST_PIECES) * area + width + lwork) * sizeof(double))
     iwork = <int*> malloc(liwork * sizeof(int))
-    if memory == NULL or iwork == NULL:
+    if tiles:
+        panels = <double*> malloc((<size_t> max(m, n) * (width + TILE_COLUMNS)) * sizeof(double))
+        copied = <double*> malloc((<size_t> n_threads * CHUNK_ROWS * COPIED_COLUMNS) * sizeof(double))
+    if memory == NULL or iwork == NULL or tiles and (panels == NULL or copied == NULL):
         free(memory)
         free(iwork)
+        free(panels)
+        free(copied)
         raise MemoryError("no memory for a randomised SVD")
     with nogil:
         q = memory
@@ -337,17 +440,17 @@ def randomized_svd(
         left = core + area
         parts = left + area
         work = parts + MOST_PIECES * area
-        _times(&a[0, 0], m, n, &sketch[0, 0], width, q, n_threads)
+        _times(&a[0, 0], m, n, &sketch[0, 0], width, q, panels, n_threads)
         _gram(q, m, width, gram, parts, n_threads)
         while info == 0:
             # Even halves end on the right, W = A'Q; odd ones on the left, Q = A W.
             if half % 2 == 0:
                 info = _orthonormalise(q, m, width, gram, r, core, parts, n_threads)
-                _transposed_times(&a[0, 0], m, n, q, width, w, n_threads)
+                _transposed_times(&a[0, 0], m, n, q, width, w, panels, copied, n_threads)
                 _gram(w, n, width, gram, parts, n_threads)
             else:
                 info = _orthonormalise(w, n, width, gram, r, core, parts, n_threads)
-                _times(&a[0, 0], m, n, w, width, q, n_threads)
+                _times(&a[0, 0], m, n, w, width, q, panels, n_threads)
                 _gram(q, m, width, gram, parts, n_threads)
             if info != 0 or half == 2 * n_power_iter:
                 break
@@ -373,5 +476,7 @@ def randomized_svd(
             gemm(False, True, width, n, width, 1.0, core, width, w, width, 0.0, &vt[0, 0], n)
         free(memory)
         free(iwork)
+        free(panels)
+        free(copied)
     _check(info, "a randomised SVD")
     return half

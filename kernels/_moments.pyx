@@ -2,53 +2,114 @@
 
 from cython.parallel cimport prange
 from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from _blas cimport gemm
+from _tiles cimport TILE_COLUMNS, add_product, has_tiles
+
+
+cdef bint _cleaned_row(const double* source, const double* center, Py_ssize_t d, double* z) noexcept nogil:
+    """z = source - center, zero where missing; whether a value was not finite."""
+    cdef Py_ssize_t c
+    cdef double v0, v1, v2, v3, p0 = 0.0, p1 = 0.0, p2 = 0.0, p3 = 0.0
+    # Four sums at once, and a second look only where they are not finite.
+    for c in range(0, d - 3, 4):
+        v0 = source[c] - center[c]
+        v1 = source[c + 1] - center[c + 1]
+        v2 = source[c + 2] - center[c + 2]
+        v3 = source[c + 3] - center[c + 3]
+        z[c] = v0
+        z[c + 1] = v1
+        z[c + 2] = v2
+        z[c + 3] = v3
+        p0 = p0 + (v0 - v0)
+        p1 = p1 + (v1 - v1)
+        p2 = p2 + (v2 - v2)
+        p3 = p3 + (v3 - v3)
+    for c in range(d - d % 4, d):
+        z[c] = source[c] - center[c]
+        p0 = p0 + (z[c] - z[c])
+    if (p0 + p1) + (p2 + p3) == 0.0:
+        return False
+    for c in range(d):
+        z[c] = z[c] if z[c] == z[c] else 0.0
+    return True
+
+
+cdef void _add_lags(
+    const double* z, Py_ssize_t n, Py_ssize_t d, int order, int lag_from, int lag_to, double* top
+) noexcept nogil:
+    """top[:, j d:(j+1) d] += sum_t z_t z_{t-j}', lag by lag; the first of the n responses is row p of `z`."""
+    cdef int j
+    for j in range(lag_from, lag_to):
+        gemm(
+            True, False, <int> d, <int> d, <int> n, 1.0, z + order * d, <int> d, z + (order - j) * d, <int> d,
+            1.0, top + j * d, <int> ((order + 1) * d),
+        )
+
+
+cdef void _add_windows(
+    const double* z, Py_ssize_t n, Py_ssize_t d, int order, int lag_from, int lag_to, double* top
+) noexcept nogil:
+    """The same sums by tiles, lags from the last to the first side by side: top[:, (p-j) d:(p-j+1) d].
+
+    A response's window, the rows t-p .. t, lies in one piece in `z`: nothing is packed, and a tile may straddle two
+    lags. Of lag 0 only tiles with an entry in the lower triangle. `z` can be read seven values beyond its rows.
+    """
+    cdef Py_ssize_t width = (order + 1) * d
+    cdef Py_ssize_t first = (order + 1 - lag_to) * d // TILE_COLUMNS * TILE_COLUMNS
+    cdef Py_ssize_t last = width if lag_from == 0 else (order + 1 - lag_from) * d // TILE_COLUMNS * TILE_COLUMNS
+    add_product(
+        d, last - first, n, z + order * d, 1, d, z + first, d, top + first, width, order * d - first, False
+    )
 
 
 cdef int _accumulate(
     const double* y, const double* center, Py_ssize_t d, int order,
-    Py_ssize_t first, Py_ssize_t last, Py_ssize_t block, int lag_from, int lag_to,
+    Py_ssize_t first, Py_ssize_t last, Py_ssize_t block, int lag_from, int lag_to, bint tiles,
     double* top, double* total, unsigned char* doubtful,
 ) noexcept nogil:
     """Add the responses `first <= t < last` to one accumulator; only lags `lag_from <= j < lag_to`.
 
-    top[:, j d:(j+1) d] += sum_t z_t z_{t-j}',  total += sum_t z_t  (total only when lag_from is 0),
-    z = y - center with missing values read as 0; doubtful[0] = 1 where a value was not finite. Returns 0, or 1 when there is no memory for the block.
+    top as `_add_windows` or `_add_lags` has it, total += sum_t z_t (only when lag_from is 0), z = y - center with
+    missing values read as 0; doubtful[0] = 1 where a value was not finite. Returns 0, or 1 when there is no memory
+    for the block.
     """
-    cdef Py_ssize_t width = (order + 1) * d
     cdef Py_ssize_t start, rows, i, c, n
-    cdef int j
-    cdef double value, probe = 0.0
     cdef const double* source
-    cdef double* z = <double*> malloc((block + order) * d * sizeof(double))
+    cdef double* z = <double*> malloc(((block + order) * d + TILE_COLUMNS) * sizeof(double))
     if z == NULL:
         return 1
+    memset(z, 0, ((block + order) * d + TILE_COLUMNS) * sizeof(double))
     start = first
     while start < last:
         n = min(block, last - start)
         rows = n + order
         source = y + (start - order) * d
         for i in range(rows):
-            for c in range(d):
-                value = source[i * d + c] - center[c]
-                z[i * d + c] = value if value == value else 0.0
-                probe += value - value
-        for j in range(lag_from, lag_to):
-            gemm(True, False, d, d, n, 1.0, z + order * d, d, z + (order - j) * d, d, 1.0, top + j * d, width)
+            if _cleaned_row(source + i * d, center, d, z + i * d):
+                doubtful[0] = True
+        if tiles:
+            _add_windows(z, n, d, order, lag_from, lag_to, top)
+        else:
+            _add_lags(z, n, d, order, lag_from, lag_to, top)
         if lag_from == 0:
             for i in range(order, rows):
                 for c in range(d):
                     total[c] += z[i * d + c]
         start += n
     free(z)
-    doubtful[0] = probe != 0.0
     return 0
+
+
+def tiles_available():
+    """Whether products by register tiles were compiled and this processor has what they need."""
+    return bool(has_tiles())
 
 
 def top_block_row(
     const double[:, ::1] y, const double[::1] center, int order, Py_ssize_t segment, Py_ssize_t block,
-    int lags_apart, int n_threads, double[:, :, ::1] partial, double[:, ::1] partial_sum,
+    int lags_apart, bint tiles, int n_threads, double[:, :, ::1] partial, double[:, ::1] partial_sum,
     unsigned char[:, ::1] doubtful,
 ):
     """Accumulate Gamma(0, j) = sum_t z_t z_{t-j}', j = 0..p, and sum_t z_t, one accumulator per time segment.
@@ -59,10 +120,12 @@ def top_block_row(
     center : (d,); z = y - center
     order : p
     segment : responses per time segment; segments are cut by the data's length, never by the thread count
-    block : responses per GEMM
+    block : responses per product
     lags_apart : 1 when each lag is a task of its own (few segments, wide series), else 0
+    tiles : products by register tiles instead of BLAS
     n_threads : threads that share the tasks
-    partial : (n_segments, d, (p+1) d), zero on entry
+    partial : (n_segments, d, (p+1) d), zero on entry; the lags in order 0..p, by tiles p..0, of lag 0 then only the
+        lower triangle for certain
     partial_sum : (n_segments, d), zero on entry
     doubtful : (n_segments, p + 1), zero on entry; set where a task met a value that is not finite
     """
@@ -78,7 +141,7 @@ def top_block_row(
         first = order + s * segment
         last = min(n_rows, first + segment)
         failures += _accumulate(
-            &y[0, 0], &center[0], d, order, first, last, block, lag_from, lag_to,
+            &y[0, 0], &center[0], d, order, first, last, block, lag_from, lag_to, tiles,
             &partial[s, 0, 0], &partial_sum[s, 0], &doubtful[s, lag_from],
         )
     if failures:

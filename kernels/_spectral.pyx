@@ -4,64 +4,144 @@ from cython.parallel cimport prange, threadid
 from libc.string cimport memset
 
 from _blas cimport gemm, syrk
+from _tiles cimport add_product, fetch_ahead
+
+
+cdef extern from *:
+    """
+    /* C, for `restrict`: without it nothing here is done two or four at a time. */
+    static void fold_four(
+        const double *restrict front, const double *restrict back, const double *restrict far_front,
+        const double *restrict far_back, const double *restrict center, ptrdiff_t d, double *restrict out,
+        ptrdiff_t part
+    ) {
+        ptrdiff_t c;
+        for (c = 0; c < d; c++) {
+            const double z = front[c] - center[c], w = back[c] - center[c];
+            const double far_z = far_front[c] - center[c], far_w = far_back[c] - center[c];
+            const double even = z + w, odd = z - w, far_even = far_z + far_w, far_odd = far_z - far_w;
+            out[c] = even + far_even;
+            out[part + c] = even - far_even;
+            out[2 * part + c] = odd - far_odd;
+            out[3 * part + c] = odd + far_odd;
+        }
+    }
+    static void fold_two(
+        const double *restrict front, const double *restrict back, const double *restrict center, ptrdiff_t d,
+        double *restrict out, ptrdiff_t part
+    ) {
+        ptrdiff_t c;
+        for (c = 0; c < d; c++) {
+            const double z = front[c] - center[c], w = back[c] - center[c];
+            out[c] = out[part + c] = z + w;
+            out[2 * part + c] = out[3 * part + c] = z - w;
+        }
+    }
+    """
+    void fold_four(
+        const double* front, const double* back, const double* far_front, const double* far_back, const double* center,
+        Py_ssize_t d, double* out, Py_ssize_t part
+    ) noexcept nogil
+    void fold_two(
+        const double* front, const double* back, const double* center, Py_ssize_t d, double* out, Py_ssize_t part
+    ) noexcept nogil
+
+
+cdef struct _Problem:
+    const double* y
+    const double* center
+    Py_ssize_t n_rows
+    Py_ssize_t d
+    int order
+    Py_ssize_t length  # L
+    Py_ssize_t size  # N
+    Py_ssize_t n_folded  # rows of each of the four folded parts
+    Py_ssize_t tile  # blocks transformed by one product
+    int n_frequencies
+    const double* table  # cosines of even and of odd frequencies, then sines
+    const unsigned char* real
+    bint lowest
+    bint tiles
+    double* totals  # of all blocks
+    unsigned char* doubtful
+
+
+cdef struct _Space:
+    # Working space of one chunk of blocks.
+    double* waves
+    double* heads
+    double* tails
+    double* carry
 
 
 cdef void _fold(
-    const double* rows, const double* center, Py_ssize_t d, Py_ssize_t length,
-    double* even, double* odd, Py_ssize_t width,
+    const _Problem* problem, const double* rows, const double* center, const double* ahead, Py_ssize_t n_ahead,
+    double* folded,
 ) noexcept nogil:
-    """even_i = z_i + z_{L-1-i}, odd_i = z_i - z_{L-1-i}, i < ceil(L/2) (a middle row once), z = rows - center.
+    """The rows of a block, z = rows - center, in four parts with a quarter of the rows each, as their waves see them.
 
-    Rows of even and odd are `width` apart.
+    At the distance u from the middle, e = z_{m-u} + z_{m+u} is all that cosines see, o = z_{m-u} - z_{m+u} all that
+    sines see. With v = N/2 - u, cos(w_k v) = (-1)^k cos(w_k u) and sin(w_k v) = -(-1)^k sin(w_k u): even frequencies
+    see e_u + e_v and o_u - o_v, odd ones e_u - e_v and o_u + o_v, u <= N/4. A middle row counts once.
+    The n_ahead values of the next block are asked for meanwhile.
     """
-    cdef Py_ssize_t i, c, half = length // 2
-    cdef double early, late
+    cdef Py_ssize_t d = problem.d, length = problem.length, half = (length + 1) // 2, width = problem.tile * d
+    cdef Py_ssize_t part = problem.n_folded * width, shift = problem.size // 2 - (length + 1) % 2, q, far, c
     cdef const double* front
     cdef const double* back
-    cdef double* plus
-    cdef double* minus
-    for i in range(half):
-        front, back = rows + i * d, rows + (length - 1 - i) * d
-        plus, minus = even + i * width, odd + i * width
-        for c in range(d):
-            early, late = front[c] - center[c], back[c] - center[c]
-            plus[c] = early + late
-            minus[c] = early - late
-    if length % 2:
-        for c in range(d):
-            even[half * width + c] = rows[half * d + c] - center[c]
-        memset(odd + half * width, 0, d * sizeof(double))
+    cdef double* out
+    for q in range(problem.n_folded):
+        front, back = rows + (half - 1 - q) * d, rows + (length - half + q) * d
+        out, far = folded + q * width, shift - q
+        # The four rows that are read here run in different directions, which no hardware foresees.
+        fetch_ahead(ahead + n_ahead * q // problem.n_folded, ahead + n_ahead * (q + 1) // problem.n_folded)
+        if front == back:
+            for c in range(d):
+                out[c] = out[part + c] = front[c] - center[c]
+            memset(out + 2 * part, 0, d * sizeof(double))
+            memset(out + 3 * part, 0, d * sizeof(double))
+        elif far > q and far < half:
+            fold_four(
+                front, back, rows + (half - 1 - far) * d, rows + (length - half + far) * d, center, d, out, part
+            )
+        else:
+            fold_two(front, back, center, d, out, part)
 
 
-cdef void _clean(
+cdef bint _clean(
     const double* rows, const double* center, Py_ssize_t n, Py_ssize_t d, Py_ssize_t length, double* z
 ) noexcept nogil:
-    """z = rows - center, zero where missing and beyond the n rows there are."""
+    """z = rows - center, zero where missing and beyond the n rows there are. Whether a value was not finite."""
     cdef Py_ssize_t i, c
     cdef double value
+    cdef bint found = False
     for i in range(n):
         for c in range(d):
             value = rows[i * d + c] - center[c]
             z[i * d + c] = value if value == value else 0.0
+            found = found or value - value != 0.0
     memset(z + n * d, 0, (length - n) * d * sizeof(double))
+    return found
 
 
 cdef void _prepare_block(
-    const double* y, const double* center, Py_ssize_t n_rows, Py_ssize_t d, int order, Py_ssize_t length,
-    Py_ssize_t first, bint doubtful, double* z, double* even, double* odd, Py_ssize_t width,
+    const _Problem* problem, Py_ssize_t block, double* z, double* folded,
     double* heads, Py_ssize_t head_stride, double* tails, Py_ssize_t tail_stride,
 ) noexcept nogil:
-    """Fold the rows from `first` on; heads[i] = z_i, tails[i] = z_{L-p+i}, i < p.
+    """Fold the rows of a block; heads[i] = z_i, tails[i] = z_{L-p+i}, i < p.
 
     `z` is working space of L + 1 rows, the last of them zero.
     """
-    cdef Py_ssize_t i, c
-    cdef const double* rows = y + first * d
-    cdef const double* shift = center
-    if doubtful or first + length > n_rows:
-        _clean(rows, center, min(length, n_rows - first), d, length, z)
+    cdef Py_ssize_t i, c, d = problem.d, length = problem.length, first = block * length, order = problem.order
+    cdef const double* rows = problem.y + first * d
+    cdef const double* ahead = rows + length * d
+    cdef const double* shift = problem.center
+    cdef Py_ssize_t n_ahead = max(<Py_ssize_t> 0, min(length, problem.n_rows - first - length)) * d
+    if problem.doubtful[block] or first + length > problem.n_rows:
+        if _clean(rows, shift, min(length, problem.n_rows - first), d, length, z):
+            problem.doubtful[block] = True
         rows, shift = z, z + length * d
-    _fold(rows, shift, d, length, even, odd, width)
+    _fold(problem, rows, shift, ahead, n_ahead, folded)
     for i in range(order):
         for c in range(d):
             heads[i * head_stride + c] = rows[i * d + c] - shift[c]
@@ -85,102 +165,258 @@ cdef bint _take_totals(
     return found
 
 
-cdef void _add_product(
-    Py_ssize_t task, const double* waves, const double* heads, const double* tails, Py_ssize_t n_blocks, Py_ssize_t d,
-    int order, bint with_seams, const unsigned char* real, double* even, double* odd, double* top,
+cdef void _transform(
+    const _Problem* problem, int part, const double* folded, Py_ssize_t columns, double* waves, Py_ssize_t wave
 ) noexcept nogil:
-    """One of the p products of the seams (the longest first), then the two of each frequency."""
-    cdef Py_ssize_t area = d * d, wave = n_blocks * d, k
-    cdef int lag = order - <int> task
-    if lag > 0:
-        if with_seams:
-            # sum_{i < lag} z_i z_{i - lag}' over the seams: rows i of the heads beside rows p - lag + i of the tails.
-            gemm(
-                True, False, d, d, lag * n_blocks, 1.0, heads, d, tails + (order - lag) * wave, d,
-                1.0, top + lag * d, (order + 1) * d,
-            )
-        return
-    k = (task - order) // 2
-    if (task - order) % 2 == 0:
-        # The cosine and the sine waves lie one after the other: one rank-2n update.
-        syrk(d, 2 * n_blocks, 1.0, waves + 2 * k * wave, d, 1.0, even + k * area, d)
-    elif not real[k]:
+    """One of the four products of waves with folded rows: cosines of even and of odd frequencies, then sines."""
+    cdef Py_ssize_t n = problem.n_folded, width = problem.tile * problem.d
+    cdef int n_even = (problem.n_frequencies + 1) // 2, m = problem.n_frequencies // 2 if part % 2 else n_even
+    cdef const double* table = problem.table + (part // 2 * problem.n_frequencies + part % 2 * n_even) * n
+    cdef const double* rows = folded + part * n * width
+    # Of every frequency, cosines then sines; every second frequency is of this part.
+    cdef double* target = waves + (2 * (part % 2) + part // 2) * wave
+    if problem.tiles:
+        add_product(m, columns, n, table, n, 1, rows, width, target, 4 * wave, columns, True)
+    else:
         gemm(
-            True, False, d, d, n_blocks, 1.0, waves + (2 * k + 1) * wave, d, waves + 2 * k * wave, d, 1.0,
-            odd + k * area, d,
+            False, False, m, <int> columns, <int> n, 1.0, table, <int> n, rows, <int> width,
+            0.0, target, <int> (4 * wave),
         )
 
 
+cdef void _add_inner(
+    Py_ssize_t d, Py_ssize_t n, const double* left, const double* right, bint tiles, double* out, Py_ssize_t out_row
+) noexcept nogil:
+    """out (d x d) += L'R, both n x d."""
+    if tiles:
+        add_product(d, d, n, left, 1, d, right, d, out, out_row, d, False)
+    else:
+        gemm(
+            True, False, <int> d, <int> d, <int> n, 1.0, left, <int> d, right, <int> d, 1.0, out, <int> out_row
+        )
+
+
+cdef void _add_square(Py_ssize_t d, Py_ssize_t n, const double* a, bint tiles, double* out) noexcept nogil:
+    """The lower triangle of out (d x d) += A'A, A n x d."""
+    if tiles:
+        add_product(d, d, n, a, 1, d, a, d, out, d, 0, False)
+    else:
+        syrk(<int> d, <int> n, 1.0, a, <int> d, 1.0, out, <int> d)
+
+
+cdef void _transform_tile(
+    const _Problem* problem, Py_ssize_t first_block, Py_ssize_t n_blocks, Py_ssize_t start, double* z, double* folded,
+    const _Space* space,
+) noexcept nogil:
+    """Waves, heads and tails of the blocks from `start` on, as many as a product transforms, of a chunk."""
+    cdef Py_ssize_t d = problem.d, wave = n_blocks * d, b
+    cdef Py_ssize_t count = min(problem.tile, n_blocks - start)
+    cdef double* target = space.waves + start * d
+    cdef int attempt, part
+    for attempt in range(2):
+        for b in range(start, start + count):
+            # A tail meets the head of the next block; the last one waits for the next chunk.
+            _prepare_block(
+                problem, first_block + b, z, folded + (b - start) * d, space.heads + b * d, wave,
+                space.tails + (b + 1) * d if b + 1 < n_blocks else space.carry, wave if b + 1 < n_blocks else d,
+            )
+        _transform(problem, 0, folded, count * d, target, wave)
+        # Sums that are not finite show values that are not: once more, value by value.
+        if not (
+            problem.lowest
+            and _take_totals(
+                target, count, d, problem.totals + (first_block + start) * d, problem.doubtful + first_block + start
+            )
+        ):
+            break
+    for part in range(1, 4):
+        _transform(problem, part, folded, count * d, target, wave)
+
+
+cdef void _take_carry(const _Problem* problem, Py_ssize_t n_blocks, const _Space* space) noexcept nogil:
+    """The tails of the chunk begin with the last rows of the block before it."""
+    cdef Py_ssize_t i, c, d = problem.d
+    for i in range(problem.order):
+        for c in range(d):
+            space.tails[i * n_blocks * d + c] = space.carry[i * d + c]
+
+
+cdef void _add_one(
+    const _Problem* problem, const _Space* space, Py_ssize_t n_blocks, Py_ssize_t task,
+    double* even, double* odd, double* top,
+) noexcept nogil:
+    """One of the p products of the seams (the longest first), then the two of each frequency."""
+    cdef Py_ssize_t d = problem.d, wave = n_blocks * d, k = (task - problem.order) // 2
+    cdef int order = problem.order, lag = order - <int> task
+    if lag > 0:
+        if problem.lowest:
+            # sum_{i < lag} z_i z_{i - lag}' over the seams: rows i of the heads beside rows p - lag + i of the tails.
+            _add_inner(
+                d, lag * n_blocks, space.heads, space.tails + (order - lag) * wave, problem.tiles,
+                top + lag * d, (order + 1) * d,
+            )
+    elif (task - order) % 2 == 0:
+        # The cosine and the sine waves lie one after the other: one rank-2n update.
+        _add_square(d, 2 * n_blocks, space.waves + 2 * k * wave, problem.tiles, even + k * d * d)
+    elif not problem.real[k]:
+        _add_inner(
+            d, n_blocks, space.waves + (2 * k + 1) * wave, space.waves + 2 * k * wave, problem.tiles,
+            odd + k * d * d, d,
+        )
+
+
+cdef void _first_carry(const _Problem* problem, Py_ssize_t block, double* carry) noexcept nogil:
+    """The last p rows before a block, zero where missing, or before the first one all zero."""
+    cdef Py_ssize_t i, c, first = block * problem.length - problem.order
+    cdef double value
+    for i in range(problem.order):
+        for c in range(problem.d):
+            value = problem.y[(first + i) * problem.d + c] - problem.center[c] if block > 0 else 0.0
+            carry[i * problem.d + c] = value if value == value else 0.0
+
+
+cdef void _add_multiple(double weight, const double* a, Py_ssize_t n, double* total) noexcept nogil:
+    """total += weight a."""
+    cdef Py_ssize_t l
+    for l in range(n):
+        total[l] += weight * a[l]
+
+
+cdef void _add_lags(
+    const _Problem* problem, const double* lag_cosines, const double* lag_sines, const double* even, const double* odd,
+    double* work, double* top,
+) noexcept nogil:
+    """top_j += sum_k (c_k/N) (P_k cos(w_k j) - (M_k - M_k') sin(w_k j)); `work` is 2 (p+1) d^2 of working space."""
+    cdef Py_ssize_t d = problem.d, area = d * d, width = (problem.order + 1) * d, i, c
+    cdef int lag, k, n = problem.n_frequencies
+    cdef double* lower
+    cdef double* skew
+    memset(work, 0, 2 * (problem.order + 1) * area * sizeof(double))
+    for k in range(n):
+        # A spectrum stays in the nearest cache for all lags.
+        for lag in range(problem.order + 1):
+            _add_multiple(lag_cosines[lag * n + k], even + k * area, area, work + 2 * lag * area)
+            _add_multiple(lag_sines[lag * n + k], odd + k * area, area, work + (2 * lag + 1) * area)
+    for lag in range(problem.order + 1):
+        lower, skew = work + 2 * lag * area, work + (2 * lag + 1) * area
+        for i in range(d):
+            for c in range(d):
+                top[i * width + lag * d + c] += (
+                    lower[max(i, c) * d + min(i, c)] - skew[i * d + c] + skew[c * d + i]
+                )
+
+
+cdef void _whole_segment(
+    const _Problem* problem, Py_ssize_t first_block, Py_ssize_t last_block, Py_ssize_t chunk, double* z, double* folded,
+    double* memory, double* even, double* odd, double* top,
+) noexcept nogil:
+    """All chunks of the blocks `first_block <= b < last_block`, by one thread; even and odd are set."""
+    cdef _Space space
+    cdef Py_ssize_t n_blocks, start, task, d = problem.d
+    space.carry = memory
+    space.waves = memory + problem.order * d
+    memset(even, 0, problem.n_frequencies * d * d * sizeof(double))
+    memset(odd, 0, problem.n_frequencies * d * d * sizeof(double))
+    _first_carry(problem, first_block, space.carry)
+    while first_block < last_block:
+        n_blocks = min(chunk, last_block - first_block)
+        space.heads = space.waves + 2 * problem.n_frequencies * n_blocks * d
+        space.tails = space.heads + problem.order * n_blocks * d
+        _take_carry(problem, n_blocks, &space)
+        start = 0
+        while start < n_blocks:
+            _transform_tile(problem, first_block, n_blocks, start, z, folded, &space)
+            start += problem.tile
+        for task in range(problem.order + 2 * problem.n_frequencies):
+            _add_one(problem, &space, n_blocks, task, even, odd, top)
+        first_block += n_blocks
+
+
 def accumulate_waves(
-    const double[:, ::1] y, const double[::1] center, int order, Py_ssize_t length, Py_ssize_t first_block,
-    Py_ssize_t n_blocks, Py_ssize_t tile, const double[:, ::1] cosines, const double[:, ::1] sines,
-    const unsigned char[::1] real, bint lowest, int n_threads,
-    double[:, :, ::1] z, double[:, :, :, ::1] folded, double[:, :, :, ::1] waves, double[:, :, ::1] heads,
-    double[:, :, ::1] tails, double[:, ::1] carry, double[:, ::1] totals, unsigned char[::1] doubtful,
-    double[:, :, ::1] even, double[:, :, ::1] odd, double[:, ::1] top,
+    const double[:, ::1] y, const double[::1] center, int order, Py_ssize_t size, Py_ssize_t chunk, Py_ssize_t tile,
+    const double[:, ::1] table, const unsigned char[::1] real,
+    const double[:, ::1] lag_cosines, const double[:, ::1] lag_sines, bint lowest, bint tiles,
+    int n_threads, double[:, :, ::1] z, double[:, ::1] folded, double[:, ::1] memory, double[:, ::1] spectra,
+    double[:, ::1] totals, unsigned char[::1] doubtful, double[:, :, ::1] top,
 ):
-    """Add a chunk of blocks of L rows to cross-spectra and seams.
+    """Add the lagged products of a series cut into blocks of L rows, by their spectra, time segment by time segment.
 
     With a_k = sum_i z_i cos(w_k (i - m)), b_k = -sum_i z_i sin(w_k (i - m)), w_k = 2 pi k / N and m = (L-1)/2, of a
     block padded to N >= L + p rows, its own lagged products are sum_i z_i z_{i-j}' =
     (1/N) sum_k c_k (P_k cos(w_k j) - (M_k - M_k') sin(w_k j)), P_k = a_k a_k' + b_k b_k', M_k = b_k a_k', c_k = 1 for
     k = 0 and N/2, else 2 (Wiener and Khinchin, for one block; where time starts does not matter). Around the middle m
-    cosines are even and sines odd, so that each needs half as many rows: the folded ones.
-    Each frequency adds its blocks in order, whatever the number of threads.
+    cosines are even and sines odd, and even frequencies do at a distance u what they do at N/2 - u, odd ones the
+    opposite: each needs a quarter of the rows, folded ones (`_fold`).
+
+    Several segments are a thread's work each, from chunk to chunk. In one segment all threads share a chunk, the
+    transforms first, then the products. Blocks are added in their order, whatever the number of threads.
 
     Parameters
     ----------
     y : (T_raw, d)
     center : (d,)
     order : p
-    length : L
-    first_block, n_blocks : the chunk: rows first_block L .. (first_block + n_blocks) L - 1
+    size : N; L = N - p
+    chunk : blocks whose waves are held at once
     tile : blocks transformed by one product
-    cosines, sines : (F, ceil(L/2)), cos(w_k (i - m)) and -sin(w_k (i - m)) of F frequencies
+    table : (2 F, n), cos(w_k u) of the even and then of the odd ones of F frequencies, the first of them even, then
+        sin(w_k u); the n distances u = 0 or 1/2, ... up to N/4 (and (L-1)/2)
     real : (F,), 1 where k = 0 or N/2: M has no weight there
+    lag_cosines, lag_sines : (p + 1, F), (c_k/N) cos(w_k j) and (c_k/N) sin(w_k j)
     lowest : whether these frequencies begin with k = 0: then sums, marks and the products across seams are made, too
-    n_threads : threads over tiles, then over products
+    tiles : products by register tiles instead of BLAS; `folded` and `memory` can then be read seven values beyond their
+        ends
+    n_threads : threads over segments, or over tiles, then over products
     z : (n_threads, L + 1, d), working space, its last rows zero
-    folded : (n_threads, 2, ceil(L/2), tile d), working space
-    waves : (F, 2, n_blocks, d), working space
-    heads, tails : (p, n_blocks, d), working space
-    carry : (p, d), the last p rows of the block before the chunk; on return those of its last block
+    folded : (n_threads, 4 n tile d), working space
+    memory : (n, (2 F chunk + 2 p chunk + p) d), working space: a row a thread, one where there is one segment
+    spectra : (n, 2 (F + p + 1) d^2), working space likewise: P (lower triangle), M, and the sums over frequencies
     totals : (n_blocks, d), output: sums of rows by block
     doubtful : (n_blocks,), marks of blocks with values that are not finite (or whose sums overflow)
-    even, odd : (F, d, d), P (lower triangle) and M, added to
-    top : (d, (p+1) d), seams, added to
+    top : (n_segments, d, (p+1) d), added to
     """
-    cdef Py_ssize_t n_rows = y.shape[0], d = y.shape[1], half = cosines.shape[1], wave = n_blocks * d
-    cdef Py_ssize_t n_tiles = (n_blocks + tile - 1) // tile, width = tile * d, t, b, start, count, task
-    cdef int n_frequencies = <int> cosines.shape[0], attempt
-    cdef double* evens
-    cdef double* odds
-    tails[:, 0, :] = carry
-    for t in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        evens, odds = &folded[threadid(), 0, 0, 0], &folded[threadid(), 1, 0, 0]
-        start = t * tile
-        count = min(tile, n_blocks - start)
-        for attempt in range(2):
-            for b in range(start, start + count):
-                # A tail meets the head of the next block; the last one waits for the next chunk.
-                _prepare_block(
-                    &y[0, 0], &center[0], n_rows, d, order, length, (first_block + b) * length, doubtful[b],
-                    &z[threadid(), 0, 0], evens + (b - start) * d, odds + (b - start) * d, width, &heads[0, b, 0], wave,
-                    &tails[0, b + 1, 0] if b + 1 < n_blocks else &carry[0, 0], wave if b + 1 < n_blocks else d,
-                )
-            gemm(
-                False, False, n_frequencies, count * d, half, 1.0, &cosines[0, 0], half, evens, width,
-                0.0, &waves[0, 0, start, 0], 2 * wave,
+    cdef Py_ssize_t n_all = totals.shape[0], n_segments = top.shape[0], n_blocks, n_tiles, first, t, s, task
+    cdef _Problem problem
+    cdef _Space space
+    problem.y, problem.center = &y[0, 0], &center[0]
+    problem.n_rows, problem.d, problem.order = y.shape[0], y.shape[1], order
+    problem.length, problem.size, problem.n_folded, problem.tile = size - order, size, table.shape[1], tile
+    problem.n_frequencies = <int> real.shape[0]
+    problem.table, problem.real = &table[0, 0], &real[0]
+    problem.lowest, problem.tiles = lowest, tiles
+    problem.totals, problem.doubtful = &totals[0, 0], &doubtful[0]
+    cdef Py_ssize_t area = problem.d * problem.d, odd = problem.n_frequencies * area
+    if n_segments > 1:
+        for s in prange(n_segments, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1):
+            _whole_segment(
+                &problem, s * n_all // n_segments, (s + 1) * n_all // n_segments, chunk, &z[threadid(), 0, 0],
+                &folded[threadid(), 0], &memory[threadid(), 0], &spectra[threadid(), 0], &spectra[threadid(), odd],
+                &top[s, 0, 0],
             )
-            # Sums that are not finite show values that are not: once more, value by value.
-            if not (lowest and _take_totals(&waves[0, 0, start, 0], count, d, &totals[start, 0], &doubtful[start])):
-                break
-        gemm(
-            False, False, n_frequencies, count * d, half, 1.0, &sines[0, 0], half, odds, width,
-            0.0, &waves[0, 1, start, 0], 2 * wave,
-        )
-    for task in prange(order + 2 * n_frequencies, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1):
-        _add_product(
-            task, &waves[0, 0, 0, 0], &heads[0, 0, 0], &tails[0, 0, 0], n_blocks, d, order, lowest, &real[0],
-            &even[0, 0, 0], &odd[0, 0, 0], &top[0, 0],
-        )
+            _add_lags(
+                &problem, &lag_cosines[0, 0], &lag_sines[0, 0], &spectra[threadid(), 0], &spectra[threadid(), odd],
+                &spectra[threadid(), 2 * odd], &top[s, 0, 0],
+            )
+        return
+    memset(&spectra[0, 0], 0, 2 * odd * sizeof(double))
+    space.carry = &memory[0, 0]
+    space.waves = space.carry + order * problem.d
+    _first_carry(&problem, 0, space.carry)
+    for first in range(0, n_all, chunk):
+        n_blocks = min(chunk, n_all - first)
+        n_tiles = (n_blocks + tile - 1) // tile
+        space.heads = space.waves + 2 * problem.n_frequencies * n_blocks * problem.d
+        space.tails = space.heads + order * n_blocks * problem.d
+        _take_carry(&problem, n_blocks, &space)
+        for t in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+            _transform_tile(
+                &problem, first, n_blocks, t * tile, &z[threadid(), 0, 0], &folded[threadid(), 0], &space
+            )
+        for task in prange(
+            order + 2 * problem.n_frequencies, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1
+        ):
+            _add_one(&problem, &space, n_blocks, task, &spectra[0, 0], &spectra[0, odd], &top[0, 0, 0])
+    _add_lags(
+        &problem, &lag_cosines[0, 0], &lag_sines[0, 0], &spectra[0, 0], &spectra[0, odd], &spectra[0, 2 * odd],
+        &top[0, 0, 0],
+    )

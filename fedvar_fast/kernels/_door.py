@@ -241,5 +241,7 @@ def randomized_svd(
     if width > min(n_rows, n_columns):
         raise ValueError(f"a sketch of {width} columns is wider than the matrix of shape {a.shape} has rank")
     u, s, vt = np.empty((n_rows, width)), np.empty(width), np.empty((width, n_columns))
-    _lowrank.randomized_svd(_matrix(a), _matrix(sketch), rank or width, n_power_iter, tol, n_threads, u, s, vt)
+    _lowrank.randomized_svd(
+        _matrix(a), _matrix(sketch), rank or width, n_power_iter, tol, _lowrank.tiles_available(), n_threads, u, s, vt
+    )
     return u, s, vt

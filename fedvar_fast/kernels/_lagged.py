@@ -1,9 +1,6 @@
-"""The top block row of lagged moments, directly lag by lag or through short Fourier transforms, by cost."""
+"""The top block row of lagged moments, directly (by BLAS or by register tiles) or through short transforms, by cost."""
 
 from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 
 import numpy as np
 
@@ -14,6 +11,12 @@ __all__ = ["block_row", "direct_block_row", "segmentation", "spectral_block_row"
 
 #: Values of one block of rows that a thread works on: a quarter of a MiB, about half of a level-2 cache.
 BLOCK_VALUES = 32_768
+#: Values of one block of rows whose products are made by tiles, at least 96 rows: most of a level-1 cache.
+TILED_VALUES = 3_200
+#: More variables than that: BLAS is the faster one, its larger tiles and its packing pay.
+TILED_DIM = 200
+#: And from so many on for the products of spectra, which BLAS can cut into blocks.
+WAVES_BY_TILES = 64
 #: All private accumulators of a pass together, in values (24 MiB direct, 21 MiB spectral).
 ACCUMULATOR_VALUES = 3_145_728
 SPECTRUM_VALUES = 2_752_512
@@ -36,71 +39,71 @@ def block_row(y: FloatArray, center: FloatArray, order: int, n_threads: int) -> 
 
     Also whether every value was finite (where it says no, sums of finite values may have overflowed instead).
     """
-    size = transform_size(len(y), y.shape[1], order)
+    tiles = _moments.tiles_available() and y.shape[1] <= TILED_DIM
+    size = transform_size(len(y), y.shape[1], order, tiles)
     if size is None:
-        return direct_block_row(y, center, order, n_threads)
-    n_segments = _spectral_segments(len(y), y.shape[1], size)
-    if n_segments == 1:
-        return spectral_block_row(y, center, order, n_threads, size)
-    # Whole segments in threads of their own meet once, not at every chunk of blocks. Their working space goes from
-    # hand to hand: fresh pages cost more than what is done in them.
-    cuts = [order + (len(y) - order) * i // n_segments for i in range(n_segments + 1)]
-    spaces: SimpleQueue[_Workspace] = SimpleQueue()
-    for _ in range(n_threads):
-        spaces.put(_Workspace(y.shape[1], order, size, 1))
-
-    def segment(i: int) -> tuple[FloatArray, FloatArray, bool]:
-        space = spaces.get()
-        try:
-            return spectral_block_row(y[cuts[i] - order : cuts[i + 1]], center, order, 1, size, space)
-        finally:
-            spaces.put(space)
-
-    with ThreadPoolExecutor(n_threads) as pool:
-        tops, totals, complete = zip(*pool.map(segment, range(n_segments)), strict=True)
-    return np.sum(tops, axis=0), np.sum(totals, axis=0), all(complete)
+        return direct_block_row(y, center, order, n_threads, tiles)
+    return spectral_block_row(y, center, order, n_threads, size, tiles and y.shape[1] <= WAVES_BY_TILES)
 
 
-def _spectral_segments(n_rows: int, dim: int, size: int) -> int:
-    """Time segments with spectra of their own, by the data's shape: where these are small and the series long."""
-    if (size + 2) * dim**2 > SPECTRUM_VALUES // 8:
-        return 1
-    return int(np.clip(n_rows // (4 * CHUNK_BLOCKS * size), 1, MAX_SEGMENTS // 4))
-
-
-def transform_size(n_rows: int, dim: int, order: int) -> int | None:
-    """The transform length with the fewest operations a row, or None where going lag by lag has fewer.
-
-    Lag by lag: ``2 (p+1) d^2``. Blocks of ``L = N - p`` rows padded to ``N``: products of spectra ``2 d^2 N/L``, rows
-    across the seams ``p (p+1) d^2 / L``, the transform itself ``N d``, a product of folded rows with the waves that
-    runs at two thirds of the others' rate, and one more reading of the rows, worth ``90 d``, a group of frequencies
-    beyond the first.
-    """
-    direct = 2.0 * (order + 1) * dim**2
-    best, fewest = None, 0.8 * direct
+def transform_size(n_rows: int, dim: int, order: int, tiles: bool) -> int | None:
+    """The transform length that costs least, or None where going lag by lag costs less (`_wave_cost`)."""
+    best, least = None, _direct_cost(dim, order, tiles)
     for size in SIZES:
         length = size - order
         if length < max(order, size // 2) or n_rows < 8 * size:
             continue
-        again = -(-(size // 2 + 1) // _frequency_group(dim, size)) - 1
-        cost = dim**2 * (2.0 * size + order * (order + 1)) / length + (1.5 * size + 90.0 * again) * dim
-        if cost < fewest:
-            best, fewest = size, cost
+        cost = _wave_cost(dim, order, size, tiles)
+        if cost < least:
+            best, least = size, cost
     return best
 
 
+def _direct_cost(dim: int, order: int, tiles: bool) -> float:
+    """Operations a row lag by lag: ``2 (p+1) d^2`` by BLAS, ``(2p+1) d^2`` by tiles; in the units of `_wave_cost`."""
+    if not tiles:
+        return 1.6 * (order + 1) * dim**2
+    direct = float((2 * order + 1) * dim**2)
+    return direct + 50.0 * dim if dim <= WAVES_BY_TILES else (0.35 + dim / 450.0) * direct
+
+
+def _wave_cost(dim: int, order: int, size: int, tiles: bool) -> float:
+    """Operations a row with transforms of length ``N``, weighed by the rates at which they were seen to run.
+
+    Blocks of ``L = N - p`` rows padded to ``N``: products of spectra ``2 d^2 N/L``, rows across the seams
+    ``p (p+1) d^2 / L``, the transform itself ``N d / 2``. By BLAS the unit is an operation of those products, which are
+    slow for small d; the transform runs at half of that rate, and one more reading of the rows, a group of
+    frequencies beyond the first, is worth ``90 d``. By tiles the unit is an operation of a tile that is full: the edges
+    of small products are waste, and folding the rows is worth ``90 d``, too.
+    """
+    products = dim**2 * (2.0 * size + order * (order + 1)) / (size - order)
+    if tiles and dim <= WAVES_BY_TILES:
+        return (1.3 + 14.0 / dim) * products + (0.5 * size + 90.0) * dim
+    again = -(-(size // 2 + 1) // _frequency_group(dim, size)) - 1
+    return products + (size + 90.0 * again) * dim
+
+
 def direct_block_row(
-    y: FloatArray, center: FloatArray, order: int, n_threads: int
+    y: FloatArray, center: FloatArray, order: int, n_threads: int, tiles: bool
 ) -> tuple[FloatArray, FloatArray, bool]:
-    """Lag by lag, one private accumulator per time segment."""
+    """Lag by lag, or all lags together by register tiles; one private accumulator per time segment."""
     dim = y.shape[1]
     n_segments, segment, block = segmentation(len(y) - order, dim, order)
+    if tiles:
+        block = min(int(np.clip(TILED_VALUES // dim, 96, 512)), segment)
     partial = np.zeros((n_segments, dim, (order + 1) * dim))
     partial_sum = np.zeros((n_segments, dim))
     doubtful = np.zeros((n_segments, order + 1), dtype=np.uint8)
     lags_apart = int(n_segments < 8 and n_segments < n_threads)
-    _moments.top_block_row(y, center, order, segment, block, lags_apart, n_threads, partial, partial_sum, doubtful)
-    return partial.sum(axis=0), partial_sum.sum(axis=0), not doubtful.any()
+    _moments.top_block_row(
+        y, center, order, segment, block, lags_apart, tiles, n_threads, partial, partial_sum, doubtful
+    )
+    top = partial.sum(axis=0)
+    if tiles:
+        top = np.ascontiguousarray(top.reshape(dim, order + 1, dim)[:, ::-1]).reshape(dim, -1)
+        lower = np.tril(top[:, :dim])
+        top[:, :dim] = lower + np.tril(lower, -1).T
+    return top, partial_sum.sum(axis=0), not doubtful.any()
 
 
 def segmentation(n_responses: int, dim: int, order: int) -> tuple[int, int, int]:
@@ -112,79 +115,77 @@ def segmentation(n_responses: int, dim: int, order: int) -> tuple[int, int, int]
     return -(-n_responses // segment), segment, min(block, segment)
 
 
-class _Workspace:
-    """Memory of the spectral pass, used again for every chunk of blocks; its sizes follow from the shapes alone."""
+def _spectral_segments(n_rows: int, dim: int, order: int, size: int) -> int:
+    """Time segments with spectra of their own, by the data's shape: where these are small and the series long.
 
-    def __init__(self, dim: int, order: int, size: int, n_threads: int) -> None:
-        self.dim, self.order, self.length = dim, order, size - order
-        self.half = -(-self.length // 2)
-        self.group = _frequency_group(dim, size)
-        self.chunk = max(CHUNK_BLOCKS, WAVE_VALUES // (2 * self.group * dim))
-        self.tile = int(np.clip(TILE_VALUES // (self.length * dim), 1, self.chunk))
-        self.z = np.zeros((n_threads, self.length + 1, dim))
-        self.folded = np.empty((n_threads, 2, self.half, self.tile * dim))
-        self.flat = np.empty(2 * (self.group + order) * self.chunk * dim)
-
-    def views(self, n_frequencies: int, count: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Waves (F, 2, n, d), heads and tails (p, n, d) of a chunk of n blocks."""
-        shape = (self.order, count, self.dim)
-        n_waves, n_ends = 2 * n_frequencies * count * self.dim, self.order * count * self.dim
-        waves, heads, tails = np.split(self.flat[: n_waves + 2 * n_ends], [n_waves, n_waves + n_ends])
-        return waves.reshape(n_frequencies, 2, count, self.dim), heads.reshape(shape), tails.reshape(shape)
+    A thread with a whole segment meets the others once, not at every chunk of blocks.
+    """
+    by_memory = SPECTRUM_VALUES // ((size + 4 + 2 * order) * dim**2)
+    return int(np.clip(n_rows // (4 * CHUNK_BLOCKS * size), 1, min(by_memory, MAX_SEGMENTS))) if by_memory >= 8 else 1
 
 
 def _frequency_group(dim: int, size: int) -> int:
     """Frequencies whose cross-spectra are held at once."""
-    return int(np.clip(SPECTRUM_VALUES // (2 * dim**2), 2, size // 2 + 1))
+    group = int(np.clip(SPECTRUM_VALUES // (2 * dim**2), 2, size // 2 + 1))
+    # Groups begin with an even frequency.
+    return group if group == size // 2 + 1 else group - group % 2
+
+
+def _space(n_spaces: int, n_values: int) -> FloatArray:
+    """Working space, a row for each of `n_spaces`; tiles read a few values beyond it."""
+    return np.empty(n_spaces * n_values + 8)[: n_spaces * n_values].reshape(n_spaces, n_values)
 
 
 def spectral_block_row(
-    y: FloatArray, center: FloatArray, order: int, n_threads: int, size: int, space: _Workspace | None = None
+    y: FloatArray, center: FloatArray, order: int, n_threads: int, size: int, tiles: bool
 ) -> tuple[FloatArray, FloatArray, bool]:
     """Through transforms of length `size` of blocks of ``size - order`` rows; see the compiled kernel.
 
     Frequencies are taken in groups whose cross-spectra fit the memory bound, one pass over the rows a group.
     """
     dim, length = y.shape[1], size - order
-    space = space or _Workspace(dim, order, size, n_threads)
-    n_blocks, n_frequencies = -(-len(y) // length), size // 2 + 1
-    top = np.zeros((dim, (order + 1) * dim))
+    n_blocks, n_frequencies, group = -(-len(y) // length), size // 2 + 1, _frequency_group(dim, size)
+    n_segments = min(_spectral_segments(len(y), dim, order, size), n_blocks)
+    if n_segments > 1:
+        n_threads = min(n_threads, n_segments)
+    # Tiles want the waves that they multiply in the nearest cache.
+    chunk = int(np.clip(2000 // dim, 40, 80)) if tiles else max(CHUNK_BLOCKS, WAVE_VALUES // (2 * group * dim))
+    tile = int(np.clip(TILE_VALUES // (length * dim), 1, chunk))
+    z = np.zeros((n_threads, length + 1, dim))
+    folded = _space(n_threads, 4 * _distances(size, length).size * tile * dim)
+    memory = _space(n_threads if n_segments > 1 else 1, (2 * (group + order) * chunk + order) * dim)
+    spectra = _space(len(memory), 2 * (group + order + 1) * dim**2)
+    segments = np.zeros((n_segments, dim, (order + 1) * dim))
     totals, doubtful = np.zeros((n_blocks, dim)), np.zeros(n_blocks, dtype=np.uint8)
-    for start in range(0, n_frequencies, space.group):
-        frequencies = np.arange(start, min(start + space.group, n_frequencies))
-        cosines, sines = _waves(frequencies, size, length)
-        real = ((frequencies == 0) | (2 * frequencies == size)).astype(np.uint8)
-        even, odd = np.zeros((len(frequencies), dim, dim)), np.zeros((len(frequencies), dim, dim))
-        carry = np.zeros((order, dim))
-        for first in range(0, n_blocks, space.chunk):
-            last = min(first + space.chunk, n_blocks)
-            _spectral.accumulate_waves(
-                y, center, order, length, first, last - first, space.tile, cosines, sines, real, start == 0, n_threads,
-                space.z, space.folded, *space.views(len(frequencies), last - first), carry, totals[first:last],
-                doubtful[first:last], even, odd, top,
-            )  # fmt: skip
-        _add_lags(top, frequencies, even, odd, size, order)
+    for start in range(0, n_frequencies, group):
+        frequencies = np.arange(start, min(start + group, n_frequencies))
+        real = (frequencies == 0) | (2 * frequencies == size)
+        _spectral.accumulate_waves(
+            y, center, order, size, chunk, tile, _waves(frequencies, size, length), real.astype(np.uint8),
+            *_lag_weights(frequencies, size, order, real), start == 0, tiles, n_threads, z, folded, memory, spectra,
+            totals, doubtful, segments,
+        )  # fmt: skip
+    top = segments.sum(axis=0)
     return *_without_head(top, totals.sum(axis=0), y[:order] - center), not doubtful.any()
 
 
-def _waves(frequencies: AnyArray, size: int, length: int) -> tuple[FloatArray, FloatArray]:
-    """``cos(2 pi k (i - m)/N)`` and ``-sin(2 pi k (i - m)/N)``, i < ceil(L/2), m = (L-1)/2, angles reduced first."""
-    twice = 2 * np.arange(-(-length // 2)) - (length - 1)
-    angles = np.pi * (np.outer(frequencies, twice) % (2 * size)) / size
-    return np.cos(angles), -np.sin(angles)
+def _distances(size: int, length: int) -> AnyArray:
+    """Twice the distances ``u`` of rows from the middle of a block that is folded twice: ``u <= N/4, (L-1)/2``."""
+    return np.arange((length + 1) % 2, min(size // 2, length - 1) + 1, 2)
 
 
-def _add_lags(top: FloatArray, frequencies: AnyArray, even: FloatArray, odd: FloatArray, size: int, order: int) -> None:
-    """``top_j += (1/N) sum_k w_k (P_k cos(2 pi k j/N) - (M_k - M_k') sin(2 pi k j/N))``, in place."""
-    dim = len(top)
-    weights = np.where((frequencies == 0) | (2 * frequencies == size), 1.0, 2.0) / size
+def _waves(frequencies: AnyArray, size: int, length: int) -> FloatArray:
+    """``cos(2 pi k u/N)``, of even k and then of odd ones, and ``sin(2 pi k u/N)`` likewise; angles reduced first."""
+    sorted_ones = np.concatenate([frequencies[::2], frequencies[1::2]])
+    angles = np.pi * (np.outer(sorted_ones, _distances(size, length)) % (2 * size)) / size
+    return np.vstack([np.cos(angles), np.sin(angles)])
+
+
+def _lag_weights(frequencies: AnyArray, size: int, order: int, real: AnyArray) -> tuple[FloatArray, FloatArray]:
+    """``(c_k/N) cos(2 pi k j/N)`` and ``(c_k/N) sin(2 pi k j/N)``, j = 0..p, c_k = 1 where `real`, else 2."""
+    weights = np.where(real, 1.0, 2.0) / size
     angles = 2.0 * np.pi * (np.outer(np.arange(order + 1), frequencies) % size) / size
-    lower = np.tensordot(weights * np.cos(angles), even, axes=1)
-    skew = np.tensordot(weights * np.sin(angles), odd, axes=1)
-    for lag in range(order + 1):
-        triangle = np.tril(lower[lag])
-        symmetric = triangle + np.tril(triangle, -1).T
-        top[:, lag * dim : (lag + 1) * dim] += symmetric - skew[lag] + skew[lag].T
+    return weights * np.cos(angles), weights * np.sin(angles)
 
 
 def _without_head(top: FloatArray, total: FloatArray, head: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -13,12 +13,14 @@ def retract(
     s_new: FloatArray,
     v_new: FloatArray,
 ) -> None: ...
+def tiles_available() -> bool: ...
 def randomized_svd(
     a: FloatArray,
     sketch: FloatArray,
     rank: int,
     n_power_iter: int,
     tol: float,
+    tiles: bool,
     n_threads: int,
     u: FloatArray,
     s: FloatArray,

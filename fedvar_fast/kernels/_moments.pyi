@@ -1,5 +1,6 @@
 from fedvar_fast._typing import AnyArray, FloatArray
 
+def tiles_available() -> bool: ...
 def top_block_row(
     y: FloatArray,
     center: FloatArray,
@@ -7,6 +8,7 @@ def top_block_row(
     segment: int,
     block: int,
     lags_apart: int,
+    tiles: bool,
     n_threads: int,
     partial: FloatArray,
     partial_sum: FloatArray,
