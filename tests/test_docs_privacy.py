@@ -87,6 +87,15 @@ def test_releases_cost_their_shares(names):
         assert mu_squared / total == pytest.approx(SHARE_OF_ROW[what] / without_vote, rel=1e-9)
 
 
+def test_length_that_a_series_must_have():
+    dim, rank, n_rows = 50, 2, 40_000
+    excess = 4 * 2**2 * rank * (2 * dim - rank) / (gaussian_mu(2.0, 1e-5) ** 2 * n_rows)
+    share = DEFAULT_SHARES["rounds"] / (sum(DEFAULT_SHARES.values()) - DEFAULT_SHARES["rank"])
+    of_defaults = excess / share * DEFAULT_ROUNDS / (DEFAULT_ROUNDS - 2)
+    assert in_page(f"{excess:.2f}") and in_page(f"at least {math.sqrt(1.0 + excess):.2f} times")
+    assert in_page(f"{of_defaults:.2f}") and in_page(f"{math.sqrt(1.0 + of_defaults):.2f} times")
+
+
 def test_scale_needs_half_of_the_centre(names):
     releases = {release.what: release for release in names["model"].privacy_report_.ledger.releases("client_1")}
     assert releases["centre"].sensitivity == pytest.approx(2.0 * math.sqrt(4) / 20_000)
