@@ -283,27 +283,32 @@ cdef void _add_multiple(double weight, const double* a, Py_ssize_t n, double* to
 
 
 cdef void _add_lags(
-    const _Problem* problem, const double* lag_cosines, const double* lag_sines, const double* even, const double* odd,
-    double* work, double* top,
+    const _Problem* problem, const double* lag_cosines, const double* lag_sines, int at_once,
+    const double* even, const double* odd, double* work, double* top,
 ) noexcept nogil:
-    """top_j += sum_k (c_k/N) (P_k cos(w_k j) - (M_k - M_k') sin(w_k j)); `work` is 2 (p+1) d^2 of working space."""
+    """top_j += sum_k (c_k/N) (P_k cos(w_k j) - (M_k - M_k') sin(w_k j)); so many lags at once in 2 d^2 of `work` each."""
     cdef Py_ssize_t d = problem.d, area = d * d, width = (problem.order + 1) * d, i, c
-    cdef int lag, k, n = problem.n_frequencies
+    cdef int first = 0, last, lag, k, n = problem.n_frequencies
     cdef double* lower
     cdef double* skew
-    memset(work, 0, 2 * (problem.order + 1) * area * sizeof(double))
-    for k in range(n):
-        # A spectrum stays in the nearest cache for all lags.
-        for lag in range(problem.order + 1):
-            _add_multiple(lag_cosines[lag * n + k], even + k * area, area, work + 2 * lag * area)
-            _add_multiple(lag_sines[lag * n + k], odd + k * area, area, work + (2 * lag + 1) * area)
-    for lag in range(problem.order + 1):
-        lower, skew = work + 2 * lag * area, work + (2 * lag + 1) * area
-        for i in range(d):
-            for c in range(d):
-                top[i * width + lag * d + c] += (
-                    lower[max(i, c) * d + min(i, c)] - skew[i * d + c] + skew[c * d + i]
-                )
+    while first <= problem.order:
+        last = min(first + at_once, problem.order + 1)
+        memset(work, 0, 2 * (last - first) * area * sizeof(double))
+        for k in range(n):
+            # A spectrum is read once for all these lags.
+            for lag in range(first, last):
+                lower = work + 2 * (lag - first) * area
+                _add_multiple(lag_cosines[lag * n + k], even + k * area, area, lower)
+                _add_multiple(lag_sines[lag * n + k], odd + k * area, area, lower + area)
+        for lag in range(first, last):
+            lower = work + 2 * (lag - first) * area
+            skew = lower + area
+            for i in range(d):
+                for c in range(d):
+                    top[i * width + lag * d + c] += (
+                        lower[max(i, c) * d + min(i, c)] - skew[i * d + c] + skew[c * d + i]
+                    )
+        first = last
 
 
 cdef void _whole_segment(
@@ -335,7 +340,7 @@ cdef void _whole_segment(
 def accumulate_waves(
     const double[:, ::1] y, const double[::1] center, int order, Py_ssize_t size, Py_ssize_t chunk, Py_ssize_t tile,
     const double[:, ::1] table, const unsigned char[::1] real,
-    const double[:, ::1] lag_cosines, const double[:, ::1] lag_sines, bint lowest, bint tiles,
+    const double[:, ::1] lag_cosines, const double[:, ::1] lag_sines, int lags_at_once, bint lowest, bint tiles,
     int n_threads, double[:, :, ::1] z, double[:, ::1] folded, double[:, ::1] memory, double[:, ::1] spectra,
     double[:, ::1] totals, unsigned char[::1] doubtful, double[:, :, ::1] top,
 ):
@@ -363,6 +368,7 @@ def accumulate_waves(
         sin(w_k u); the n distances u = 0 or 1/2, ... up to N/4 (and (L-1)/2)
     real : (F,), 1 where k = 0 or N/2: M has no weight there
     lag_cosines, lag_sines : (p + 1, F), (c_k/N) cos(w_k j) and (c_k/N) sin(w_k j)
+    lags_at_once : lags of which the sums over frequencies are held at once
     lowest : whether these frequencies begin with k = 0: then sums, marks and the products across seams are made, too
     tiles : products by register tiles instead of BLAS; `folded` and `memory` can then be read seven values beyond their
         ends
@@ -370,7 +376,7 @@ def accumulate_waves(
     z : (n_threads, L + 1, d), working space, its last rows zero
     folded : (n_threads, 4 n tile d), working space
     memory : (n, (2 F chunk + 2 p chunk + p) d), working space: a row a thread, one where there is one segment
-    spectra : (n, 2 (F + p + 1) d^2), working space likewise: P (lower triangle), M, and the sums over frequencies
+    spectra : (n, 2 (F + lags_at_once) d^2), working space likewise: P (lower triangle), M, sums over frequencies
     totals : (n_blocks, d), output: sums of rows by block
     doubtful : (n_blocks,), marks of blocks with values that are not finite (or whose sums overflow)
     top : (n_segments, d, (p+1) d), added to
@@ -394,8 +400,8 @@ def accumulate_waves(
                 &top[s, 0, 0],
             )
             _add_lags(
-                &problem, &lag_cosines[0, 0], &lag_sines[0, 0], &spectra[threadid(), 0], &spectra[threadid(), odd],
-                &spectra[threadid(), 2 * odd], &top[s, 0, 0],
+                &problem, &lag_cosines[0, 0], &lag_sines[0, 0], lags_at_once, &spectra[threadid(), 0],
+                &spectra[threadid(), odd], &spectra[threadid(), 2 * odd], &top[s, 0, 0],
             )
         return
     memset(&spectra[0, 0], 0, 2 * odd * sizeof(double))
@@ -417,6 +423,6 @@ def accumulate_waves(
         ):
             _add_one(&problem, &space, n_blocks, task, &spectra[0, 0], &spectra[0, odd], &top[0, 0, 0])
     _add_lags(
-        &problem, &lag_cosines[0, 0], &lag_sines[0, 0], &spectra[0, 0], &spectra[0, odd], &spectra[0, 2 * odd],
-        &top[0, 0, 0],
+        &problem, &lag_cosines[0, 0], &lag_sines[0, 0], lags_at_once, &spectra[0, 0], &spectra[0, odd],
+        &spectra[0, 2 * odd], &top[0, 0, 0],
     )

@@ -56,7 +56,7 @@ def test_every_way_reads_missing_values_as_zero_and_says_so(way, row):
     compare(WAYS[way](y, np.full(5, 0.3), 3, 1), expected_row(y, np.full(5, 0.3), 3))
 
 
-# 12,000 rows: several segments of 16 blocks; 60 variables: groups of frequencies stay whole; 700: in groups.
+# 12,000 and 30,000 rows: several segments; 60 variables, 3,000 rows: one that the threads share.
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("n_rows", "dim", "order"), [(12_000, 6, 3), (30_000, 3, 1), (3000, 60, 2)])
 def test_no_way_depends_on_threads(way, n_rows, dim, order):
@@ -72,9 +72,10 @@ def test_no_way_depends_on_threads(way, n_rows, dim, order):
 
 
 def test_segments_of_a_long_series_and_groups_of_a_wide_one():
-    assert _lagged._spectral_segments(200_000, 25, 4, 64) > 8
-    assert _lagged._spectral_segments(200_000, 200, 4, 64) == 1
+    assert _lagged._spectral_segments(200_000, 25, 64) > 8
+    assert _lagged._spectral_segments(200_000, 200, 64) == 1
     assert _lagged._frequency_group(700, 64) < 33 and _lagged._frequency_group(700, 64) % 2 == 0
+    # 700 variables: frequencies in groups, lags one by one.
     y = np.random.default_rng(6).standard_normal((600, 700))
     got = _lagged.spectral_block_row(y, np.zeros(700), 2, 2, 32, False)
     compare(got, expected_row(y, np.zeros(700), 2))

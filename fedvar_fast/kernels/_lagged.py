@@ -20,6 +20,8 @@ WAVES_BY_TILES = 64
 #: All private accumulators of a pass together, in values (24 MiB direct, 21 MiB spectral).
 ACCUMULATOR_VALUES = 3_145_728
 SPECTRUM_VALUES = 2_752_512
+#: And the sums over frequencies of the lags that are made at once (4 MiB, or one lag).
+LAG_VALUES = 524_288
 #: Time is cut into at most so many segments, whatever the number of threads.
 MAX_SEGMENTS = 32
 #: A segment shorter than this is not worth an accumulator of its own.
@@ -115,12 +117,12 @@ def segmentation(n_responses: int, dim: int, order: int) -> tuple[int, int, int]
     return -(-n_responses // segment), segment, min(block, segment)
 
 
-def _spectral_segments(n_rows: int, dim: int, order: int, size: int) -> int:
+def _spectral_segments(n_rows: int, dim: int, size: int) -> int:
     """Time segments with spectra of their own, by the data's shape: where these are small and the series long.
 
     A thread with a whole segment meets the others once, not at every chunk of blocks.
     """
-    by_memory = SPECTRUM_VALUES // ((size + 4 + 2 * order) * dim**2)
+    by_memory = SPECTRUM_VALUES // ((size + 2) * dim**2)
     return int(np.clip(n_rows // (4 * CHUNK_BLOCKS * size), 1, min(by_memory, MAX_SEGMENTS))) if by_memory >= 8 else 1
 
 
@@ -145,7 +147,7 @@ def spectral_block_row(
     """
     dim, length = y.shape[1], size - order
     n_blocks, n_frequencies, group = -(-len(y) // length), size // 2 + 1, _frequency_group(dim, size)
-    n_segments = min(_spectral_segments(len(y), dim, order, size), n_blocks)
+    n_segments = min(_spectral_segments(len(y), dim, size), n_blocks)
     if n_segments > 1:
         n_threads = min(n_threads, n_segments)
     # Tiles want the waves that they multiply in the nearest cache.
@@ -154,7 +156,8 @@ def spectral_block_row(
     z = np.zeros((n_threads, length + 1, dim))
     folded = _space(n_threads, 4 * _distances(size, length).size * tile * dim)
     memory = _space(n_threads if n_segments > 1 else 1, (2 * (group + order) * chunk + order) * dim)
-    spectra = _space(len(memory), 2 * (group + order + 1) * dim**2)
+    at_once = int(np.clip(LAG_VALUES // (2 * dim**2), 1, order + 1))
+    spectra = _space(len(memory), 2 * (group + at_once) * dim**2)
     segments = np.zeros((n_segments, dim, (order + 1) * dim))
     totals, doubtful = np.zeros((n_blocks, dim)), np.zeros(n_blocks, dtype=np.uint8)
     for start in range(0, n_frequencies, group):
@@ -162,8 +165,8 @@ def spectral_block_row(
         real = (frequencies == 0) | (2 * frequencies == size)
         _spectral.accumulate_waves(
             y, center, order, size, chunk, tile, _waves(frequencies, size, length), real.astype(np.uint8),
-            *_lag_weights(frequencies, size, order, real), start == 0, tiles, n_threads, z, folded, memory, spectra,
-            totals, doubtful, segments,
+            *_lag_weights(frequencies, size, order, real), at_once, start == 0, tiles, n_threads, z, folded, memory,
+            spectra, totals, doubtful, segments,
         )  # fmt: skip
     top = segments.sum(axis=0)
     return *_without_head(top, totals.sum(axis=0), y[:order] - center), not doubtful.any()

@@ -11,6 +11,7 @@ def accumulate_waves(
     real: AnyArray,
     lag_cosines: FloatArray,
     lag_sines: FloatArray,
+    lags_at_once: int,
     lowest: bool,
     tiles: bool,
     n_threads: int,
