@@ -10,7 +10,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
 KERNELS = ["_threads", "_moments", "_spectral", "_gradient", "_clipped", "_fista", "_coordinate", "_admm", "_lowrank"]
-HEADERS = ["kernels/_blas.pxd", "kernels/_lasso.pxd", "kernels/_tiles.pxd", "kernels/_tiles.h"]
+HEADERS = ["kernels/_blas.pxd", "kernels/_lasso.pxd", "kernels/_rows.pxd", "kernels/_tiles.pxd", "kernels/_tiles.h"]
 
 PROBE = """
 #include <omp.h>

@@ -100,7 +100,7 @@ cdef inline int gesdd(
 cdef inline int syevd(
     int n, double* a, double* values, double* work, int lwork, int* iwork, int liwork, bint vectors=True
 ) noexcept nogil:
-    """Eigenvalues, ascending, of a symmetric n x n matrix; row i of `a` becomes eigenvector i (if wanted). LAPACK's info.
+    """Eigenvalues, ascending, of a symmetric n x n matrix; row i of `a` becomes eigenvector i if wanted. The info.
 
     Only the upper triangle of the row-major `a` is read.
     """

@@ -94,7 +94,7 @@ cdef double _row_norm(
     const _Problem* problem, const double* z, const double* inside, double z_square, double x_square,
     double q_square, double inside_square, double vx_square,
 ) noexcept nogil:
-    """||H_t|| = (||U'e||^2 ||x||^2 + ||(I - UU')e||^2 ||V'x||^2)^(1/2); A x lies in span U, so (I - UU')e = -(I - UU')z."""
+    """||H_t|| = (||U'e||^2 ||x||^2 + ||(I - UU')e||^2 ||V'x||^2)^(1/2); A x is in span U: (I - UU')e = -(I - UU')z."""
     cdef double outside, square
     if problem.rank >= problem.dim:
         outside = 0.0
@@ -217,8 +217,8 @@ cdef int _accumulate(
 
 def clipped_sums(
     const real[:, :] y, const double[::1] center, const double[::1] inverse, const double[:, ::1] thin,
-    const double[::1] s, const double[::1] row_squares, int order, double clip_norm, Py_ssize_t segment, Py_ssize_t block, int n_threads,
-    double[:, :, ::1] partial, Py_ssize_t[:, ::1] counts,
+    const double[::1] s, const double[::1] row_squares, int order, double clip_norm,
+    Py_ssize_t segment, Py_ssize_t block, int n_threads, double[:, :, ::1] partial, Py_ssize_t[:, ::1] counts,
 ):
     """sum_t w_t (U'e_t) z_{t-j}', j = 1..p, and sum_t w_t (V'x_t) z_t', one accumulator per time segment.
 

@@ -24,7 +24,7 @@ cdef double _update(
     double* coef, double* product, const double* xx, const double* diagonal, const double* linear, double threshold,
     int j, int width,
 ) noexcept nogil:
-    """d_j = soft(S_jj d_j - (S d - m)_j, threshold) / S_jj; S d follows by one axpy. The move in units of the gradient."""
+    """d_j = soft(S_jj d_j - (S d - m)_j, threshold) / S_jj; S d follows by axpy. The move, in units of the gradient."""
     cdef double before = coef[j], gradient = product[j] - linear[j], updated
     if before == 0.0 and fabs(gradient) <= threshold or diagonal[j] <= 0.0:
         return 0.0

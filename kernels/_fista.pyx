@@ -71,7 +71,9 @@ cdef void _times_gram(
                 axpy(width, x[i * width + j], xx + j * width, product + i * width)
 
 
-cdef Py_ssize_t _drop_converged(_Block* block, double n_rows, double penalty, bint adaptive, int iteration) noexcept nogil:
+cdef Py_ssize_t _drop_converged(
+    _Block* block, double n_rows, double penalty, bint adaptive, int iteration
+) noexcept nogil:
     """Gaps of the rows still at work; with a tolerance, those that have reached theirs hand in and leave."""
     cdef Py_ssize_t i, row, kept = 0, width = block.width, length = block.width * sizeof(double)
     for i in range(block.active):

@@ -9,7 +9,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from _blas cimport divide_by_factor, gelqf, gemm, gesdd, orglq, potrf, syevd, syrk
-from _tiles cimport TILE_COLUMNS, TILE_ROWS, add_tile, fetch_ahead, has_tiles
+from _tiles cimport TILE_COLUMNS, TILE_ROWS, add_product, fetch_ahead
 
 # Thin products are cut into pieces, whatever the number of threads: at most so many, and none too thin to be worth
 # packing the other factor again.
@@ -187,17 +187,16 @@ cdef void _add_tiles(
     const double* left, Py_ssize_t left_row, Py_ssize_t left_step, Py_ssize_t m,
     const double* panels, Py_ssize_t panel, Py_ssize_t n, double* out, int k
 ) noexcept nogil:
-    """out (m x k) += L R, L[i, t] = left[i left_row + t left_step], t < n, R in panels that are `panel` values apart."""
-    cdef Py_ssize_t i = 0, c, rows
+    """out (m x k) += L R, L[i, t] = left[i left_row + t left_step], t < n; the panels of R are `panel` values apart.
+
+    A few rows of L at a time, for all panels: L is the large one.
+    """
+    cdef Py_ssize_t i = 0
     while i < m:
-        rows = min(<Py_ssize_t> TILE_ROWS, m - i)
-        c = 0
-        while c < k:
-            add_tile(
-                <int> rows, left + i * left_row, left_row, left_step, panels + c // TILE_COLUMNS * panel, TILE_COLUMNS,
-                n, out + i * k + c, k, <int> min(<Py_ssize_t> TILE_COLUMNS, k - c), False,
-            )
-            c += TILE_COLUMNS
+        add_product(
+            min(<Py_ssize_t> TILE_ROWS, m - i), k, n, left + i * left_row, left_row, left_step,
+            panels, TILE_COLUMNS, panel, out + i * k, k, k, False,
+        )
         i += TILE_ROWS
 
 
@@ -371,14 +370,9 @@ cdef bint _settled(
     return (energy - before) * ratio / (1.0 - ratio) <= tol * _energy(values, 0, width - rank) + 1e-15 * energy
 
 
-def tiles_available():
-    """Whether products by register tiles were compiled and this processor has what they need."""
-    return bool(has_tiles())
-
-
 def randomized_svd(
-    const double[:, ::1] a, const double[:, ::1] sketch, int rank, int n_power_iter, double tol, bint tiles, int n_threads,
-    double[:, ::1] u, double[::1] s, double[:, ::1] vt,
+    const double[:, ::1] a, const double[:, ::1] sketch, int rank, int n_power_iter, double tol, bint tiles,
+    int n_threads, double[:, ::1] u, double[::1] s, double[:, ::1] vt,
 ):
     """Leading singular triplets of A from a sketch (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1).
 

@@ -5,35 +5,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from _blas cimport gemm
-from _tiles cimport TILE_COLUMNS, add_product, has_tiles
-
-
-cdef bint _cleaned_row(const double* source, const double* center, Py_ssize_t d, double* z) noexcept nogil:
-    """z = source - center, zero where missing; whether a value was not finite."""
-    cdef Py_ssize_t c
-    cdef double v0, v1, v2, v3, p0 = 0.0, p1 = 0.0, p2 = 0.0, p3 = 0.0
-    # Four sums at once, and a second look only where they are not finite.
-    for c in range(0, d - 3, 4):
-        v0 = source[c] - center[c]
-        v1 = source[c + 1] - center[c + 1]
-        v2 = source[c + 2] - center[c + 2]
-        v3 = source[c + 3] - center[c + 3]
-        z[c] = v0
-        z[c + 1] = v1
-        z[c + 2] = v2
-        z[c + 3] = v3
-        p0 = p0 + (v0 - v0)
-        p1 = p1 + (v1 - v1)
-        p2 = p2 + (v2 - v2)
-        p3 = p3 + (v3 - v3)
-    for c in range(d - d % 4, d):
-        z[c] = source[c] - center[c]
-        p0 = p0 + (z[c] - z[c])
-    if (p0 + p1) + (p2 + p3) == 0.0:
-        return False
-    for c in range(d):
-        z[c] = z[c] if z[c] == z[c] else 0.0
-    return True
+from _rows cimport cleaned_row
+from _tiles cimport TILE_COLUMNS, add_product
 
 
 cdef void _add_lags(
@@ -60,7 +33,8 @@ cdef void _add_windows(
     cdef Py_ssize_t first = (order + 1 - lag_to) * d // TILE_COLUMNS * TILE_COLUMNS
     cdef Py_ssize_t last = width if lag_from == 0 else (order + 1 - lag_from) * d // TILE_COLUMNS * TILE_COLUMNS
     add_product(
-        d, last - first, n, z + order * d, 1, d, z + first, d, top + first, width, order * d - first, False
+        d, last - first, n, z + order * d, 1, d, z + first, d, TILE_COLUMNS, top + first, width, order * d - first,
+        False,
     )
 
 
@@ -87,7 +61,7 @@ cdef int _accumulate(
         rows = n + order
         source = y + (start - order) * d
         for i in range(rows):
-            if _cleaned_row(source + i * d, center, d, z + i * d):
+            if cleaned_row(source + i * d, center, d, z + i * d):
                 doubtful[0] = True
         if tiles:
             _add_windows(z, n, d, order, lag_from, lag_to, top)
@@ -100,11 +74,6 @@ cdef int _accumulate(
         start += n
     free(z)
     return 0
-
-
-def tiles_available():
-    """Whether products by register tiles were compiled and this processor has what they need."""
-    return bool(has_tiles())
 
 
 def top_block_row(

@@ -4,7 +4,8 @@ from cython.parallel cimport prange, threadid
 from libc.string cimport memset
 
 from _blas cimport gemm, syrk
-from _tiles cimport add_product, fetch_ahead
+from _rows cimport cleaned_row
+from _tiles cimport TILE_COLUMNS, add_product, fetch_ahead
 
 
 cdef extern from *:
@@ -112,14 +113,11 @@ cdef bint _clean(
     const double* rows, const double* center, Py_ssize_t n, Py_ssize_t d, Py_ssize_t length, double* z
 ) noexcept nogil:
     """z = rows - center, zero where missing and beyond the n rows there are. Whether a value was not finite."""
-    cdef Py_ssize_t i, c
-    cdef double value
+    cdef Py_ssize_t i
     cdef bint found = False
     for i in range(n):
-        for c in range(d):
-            value = rows[i * d + c] - center[c]
-            z[i * d + c] = value if value == value else 0.0
-            found = found or value - value != 0.0
+        if cleaned_row(rows + i * d, center, d, z + i * d):
+            found = True
     memset(z + n * d, 0, (length - n) * d * sizeof(double))
     return found
 
@@ -151,7 +149,7 @@ cdef void _prepare_block(
 cdef bint _take_totals(
     const double* sums, Py_ssize_t n_blocks, Py_ssize_t d, double* totals, unsigned char* doubtful
 ) noexcept nogil:
-    """The waves of frequency 0 are the blocks' sums. Whether a block that is not marked yet has one not finite: mark."""
+    """Frequency 0 has the blocks' sums. Whether one is not finite in a block that is not marked yet: mark it."""
     cdef Py_ssize_t b, c
     cdef double probe
     cdef bint found = False
@@ -176,7 +174,7 @@ cdef void _transform(
     # Of every frequency, cosines then sines; every second frequency is of this part.
     cdef double* target = waves + (2 * (part % 2) + part // 2) * wave
     if problem.tiles:
-        add_product(m, columns, n, table, n, 1, rows, width, target, 4 * wave, columns, True)
+        add_product(m, columns, n, table, n, 1, rows, width, TILE_COLUMNS, target, 4 * wave, columns, True)
     else:
         gemm(
             False, False, m, <int> columns, <int> n, 1.0, table, <int> n, rows, <int> width,
@@ -189,7 +187,7 @@ cdef void _add_inner(
 ) noexcept nogil:
     """out (d x d) += L'R, both n x d."""
     if tiles:
-        add_product(d, d, n, left, 1, d, right, d, out, out_row, d, False)
+        add_product(d, d, n, left, 1, d, right, d, TILE_COLUMNS, out, out_row, d, False)
     else:
         gemm(
             True, False, <int> d, <int> d, <int> n, 1.0, left, <int> d, right, <int> d, 1.0, out, <int> out_row
@@ -199,7 +197,7 @@ cdef void _add_inner(
 cdef void _add_square(Py_ssize_t d, Py_ssize_t n, const double* a, bint tiles, double* out) noexcept nogil:
     """The lower triangle of out (d x d) += A'A, A n x d."""
     if tiles:
-        add_product(d, d, n, a, 1, d, a, d, out, d, 0, False)
+        add_product(d, d, n, a, 1, d, a, d, TILE_COLUMNS, out, d, 0, False)
     else:
         syrk(<int> d, <int> n, 1.0, a, <int> d, 1.0, out, <int> d)
 
@@ -267,12 +265,14 @@ cdef void _add_one(
 
 cdef void _first_carry(const _Problem* problem, Py_ssize_t block, double* carry) noexcept nogil:
     """The last p rows before a block, zero where missing, or before the first one all zero."""
-    cdef Py_ssize_t i, c, first = block * problem.length - problem.order
-    cdef double value
-    for i in range(problem.order):
-        for c in range(problem.d):
-            value = problem.y[(first + i) * problem.d + c] - problem.center[c] if block > 0 else 0.0
-            carry[i * problem.d + c] = value if value == value else 0.0
+    cdef Py_ssize_t d = problem.d
+    if block == 0:
+        memset(carry, 0, problem.order * d * sizeof(double))
+    else:
+        _clean(
+            problem.y + (block * problem.length - problem.order) * d, problem.center, problem.order, d, problem.order,
+            carry,
+        )
 
 
 cdef void _add_multiple(double weight, const double* a, Py_ssize_t n, double* total) noexcept nogil:
@@ -286,7 +286,7 @@ cdef void _add_lags(
     const _Problem* problem, const double* lag_cosines, const double* lag_sines, int at_once,
     const double* even, const double* odd, double* work, double* top,
 ) noexcept nogil:
-    """top_j += sum_k (c_k/N) (P_k cos(w_k j) - (M_k - M_k') sin(w_k j)); so many lags at once in 2 d^2 of `work` each."""
+    """top_j += sum_k (c_k/N) (P_k cos(w_k j) - (M_k - M_k') sin(w_k j)); `at_once` lags in 2 d^2 of `work` each."""
     cdef Py_ssize_t d = problem.d, area = d * d, width = (problem.order + 1) * d, i, c
     cdef int first = 0, last, lag, k, n = problem.n_frequencies
     cdef double* lower

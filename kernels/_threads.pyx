@@ -1,6 +1,8 @@
-"""Was OpenMP there when the kernels were built, and how many threads does a parallel loop really get?"""
+"""Was OpenMP there when the kernels were built, how many threads does a parallel loop get, are there register tiles?"""
 
 from cython.parallel cimport prange, threadid
+
+from _tiles cimport has_tiles
 
 
 cdef extern from *:
@@ -26,6 +28,11 @@ def openmp_enabled():
 def max_threads():
     """OpenMP's default number of threads (OMP_NUM_THREADS, else the cores this process may use); 1 without OpenMP."""
     return fedvar_max_threads()
+
+
+def tiles_available():
+    """Whether products by register tiles were compiled and this processor has what they need."""
+    return bool(has_tiles())
 
 
 def threads_used(int n_threads):

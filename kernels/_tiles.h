@@ -1,6 +1,6 @@
 /* A tile of a product, held in registers: thin and small products without the packing of a general GEMM.
  *
- * GCC and Clang compile the one loop below a second time for AVX2 with FMA, and the processor is asked once which it
+ * GCC and Clang compile the one loop below a second time for AVX2 with FMA, and the processor is asked which it
  * has, as every BLAS does: the build's flags stay those of the oldest x86-64, and on other machines or compilers
  * `has_tiles` says no and the callers take BLAS.
  */
@@ -35,7 +35,8 @@ static inline int has_tiles(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-/* `rows`, `wide` and, where it is 1, `left_row` are constants wherever this is inlined; not wide: four columns at most. */
+/* `rows`, `wide` and, where it is 1, `left_row` are constants wherever this is inlined; four columns at most if not
+ * `wide`. */
 static inline __attribute__((always_inline)) WITH_FMA void tile_of(
     const int rows, const int wide, const double *left, ptrdiff_t left_row, ptrdiff_t left_step,
     const double *right, ptrdiff_t right_step, ptrdiff_t n, double *out, ptrdiff_t out_row, int columns, int fresh
@@ -79,16 +80,16 @@ static inline __attribute__((always_inline)) WITH_FMA void tile_of(
     }
 }
 
-#define TILE_CASE(ROWS)                                                                             \
-    case ROWS:                                                                                      \
-        if (left_row == 1 && columns > 4)                                                           \
-            tile_of(ROWS, 1, left, 1, left_step, right, right_step, n, out, out_row, columns, fresh);        \
-        else if (left_row == 1)                                                                     \
-            tile_of(ROWS, 0, left, 1, left_step, right, right_step, n, out, out_row, columns, fresh);        \
-        else if (columns > 4)                                                                       \
-            tile_of(ROWS, 1, left, left_row, left_step, right, right_step, n, out, out_row, columns, fresh); \
-        else                                                                                        \
-            tile_of(ROWS, 0, left, left_row, left_step, right, right_step, n, out, out_row, columns, fresh); \
+#define TILE_CASE(ROWS)                                                                                       \
+    case ROWS:                                                                                                \
+        if (left_row == 1 && columns > 4)                                                                     \
+            tile_of(ROWS, 1, left, 1, left_step, right, right_step, n, out, out_row, columns, fresh);         \
+        else if (left_row == 1)                                                                               \
+            tile_of(ROWS, 0, left, 1, left_step, right, right_step, n, out, out_row, columns, fresh);         \
+        else if (columns > 4)                                                                                 \
+            tile_of(ROWS, 1, left, left_row, left_step, right, right_step, n, out, out_row, columns, fresh);  \
+        else                                                                                                  \
+            tile_of(ROWS, 0, left, left_row, left_step, right, right_step, n, out, out_row, columns, fresh);  \
         break;
 
 /* out[i, c] (+)= sum_t left[i * left_row + t * left_step] * right[t * right_step + c], i < rows <= 6, c < columns <= 8,

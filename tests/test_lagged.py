@@ -5,7 +5,7 @@ import pytest
 
 from fedvar_fast import kernels
 from fedvar_fast.kernels import _door as door
-from fedvar_fast.kernels import _lagged, _lowrank, _moments
+from fedvar_fast.kernels import _lagged, _lowrank, _threads
 from fedvar_fast.kernels import _reference as reference
 
 WAYS = {
@@ -94,7 +94,7 @@ def test_the_way_follows_from_the_shape(dim, order, by_tiles, by_blas):
 @pytest.mark.parametrize(("n_rows", "dim", "order"), [(300, 6, 2), (9000, 20, 4), (9000, 40, 6)])
 def test_a_processor_without_tiles_gets_the_same(monkeypatch, n_rows, dim, order):
     y = np.random.default_rng(7).standard_normal((n_rows, dim))
-    monkeypatch.setattr(_moments, "tiles_available", lambda: False)
+    monkeypatch.setattr(_threads, "tiles_available", lambda: False)
     got = door.lagged_moments(y, np.zeros(dim), order, 2)
     for one, other in zip(got[:5], reference.lagged_moments(y, np.zeros(dim), order)[:5], strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-11 * np.abs(other).max())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedvar_fast._typing import AnyArray, FloatArray, IntArray
-from fedvar_fast.kernels import _admm, _clipped, _coordinate, _fista, _gradient, _lowrank, _moments
+from fedvar_fast.kernels import _admm, _clipped, _coordinate, _fista, _gradient, _lowrank, _moments, _threads
 from fedvar_fast.kernels._lagged import block_row
 
 
@@ -242,6 +242,6 @@ def randomized_svd(
         raise ValueError(f"a sketch of {width} columns is wider than the matrix of shape {a.shape} has rank")
     u, s, vt = np.empty((n_rows, width)), np.empty(width), np.empty((width, n_columns))
     _lowrank.randomized_svd(
-        _matrix(a), _matrix(sketch), rank or width, n_power_iter, tol, _lowrank.tiles_available(), n_threads, u, s, vt
+        _matrix(a), _matrix(sketch), rank or width, n_power_iter, tol, _threads.tiles_available(), n_threads, u, s, vt
     )
     return u, s, vt

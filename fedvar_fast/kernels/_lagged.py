@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedvar_fast._typing import AnyArray, FloatArray
-from fedvar_fast.kernels import _moments, _spectral
+from fedvar_fast.kernels import _moments, _spectral, _threads
 
 __all__ = ["block_row", "direct_block_row", "segmentation", "spectral_block_row", "transform_size"]
 
@@ -41,7 +41,7 @@ def block_row(y: FloatArray, center: FloatArray, order: int, n_threads: int) -> 
 
     Also whether every value was finite (where it says no, sums of finite values may have overflowed instead).
     """
-    tiles = _moments.tiles_available() and y.shape[1] <= TILED_DIM
+    tiles = _threads.tiles_available() and y.shape[1] <= TILED_DIM
     size = transform_size(len(y), y.shape[1], order, tiles)
     if size is None:
         return direct_block_row(y, center, order, n_threads, tiles)

@@ -13,7 +13,6 @@ def retract(
     s_new: FloatArray,
     v_new: FloatArray,
 ) -> None: ...
-def tiles_available() -> bool: ...
 def randomized_svd(
     a: FloatArray,
     sketch: FloatArray,

@@ -1,6 +1,5 @@
 from fedvar_fast._typing import AnyArray, FloatArray
 
-def tiles_available() -> bool: ...
 def top_block_row(
     y: FloatArray,
     center: FloatArray,
