@@ -137,15 +137,17 @@ class PanelVAR(BaseEstimator):
         blocks = (scaling.clip(values[i : i + _CLIP_ROWS]) for i in range(0, len(values), _CLIP_ROWS))
         return lagged_moments(blocks, self.order, center=scaling.center, n_jobs=self.n_jobs)
 
+    def _check_origins(self, series: ClientSeries, n_origins: int) -> None:
+        if len(series) < (needed := n_origins + 2 * check_order(self.order) + 2):
+            raise DataError(
+                f"client {series.name!r} has {len(series)} rows, tuning on {n_origins} origins at order {self.order} "
+                f"needs {needed}: use fewer origins, give the penalties, or leave the client out"
+            )
+
     def _origins(self, series: ClientSeries, state: ClientState, n_origins: int, refit_every: int) -> RollingOrigins:
         """Rolling forecasts of the last `n_origins` rows of a client, in the units of the whole training part."""
-        order = check_order(self.order)
-        rows = len(series) - n_origins
-        if rows < 2 * order + 2:
-            raise DataError(
-                f"client {series.name!r} has {len(series)} rows, tuning on {n_origins} origins at order {order} needs "
-                f"{n_origins + 2 * order + 2}: use fewer origins, give the penalties, or leave the client out"
-            )
+        self._check_origins(series, n_origins)
+        order, rows = int(self.order), len(series) - n_origins
         before = self._moments(series.values[:rows], state.scaling)
         moments = before.standardized(state.scaling.center, state.scaling.scale)
         origins = RollingOrigins(moments, state.scaling.transform(series.values[rows - order :]), refit_every)

@@ -14,10 +14,11 @@ from fedvar_fast._typing import FloatArray
 from fedvar_fast.estimators.fedvar_tuning import attributes_of_paths, choose_rank, tune_given_shared
 from fedvar_fast.estimators.options import Penalty, penalty_of
 from fedvar_fast.estimators.state import ClientState
-from fedvar_fast.exceptions import BudgetError, DataError, OptionError, PrivacyNoiseWarning
+from fedvar_fast.exceptions import BudgetError, OptionError, PrivacyNoiseWarning
 from fedvar_fast.federation.client import summarize
 from fedvar_fast.federation.curator import Curator
 from fedvar_fast.federation.private import DEFAULT_ROUNDS, MARGIN, PrivateFit, Progress, fit_private, private_rank
+from fedvar_fast.federation.server import given_start
 from fedvar_fast.federation.worth import tangent_square
 from fedvar_fast.kernels import one_blas_thread
 from fedvar_fast.lowrank import FixedRank
@@ -79,8 +80,8 @@ def check_private_options(model: Federated) -> None:
         (model.clip is not None,
          "clip= would take standard deviations from the data: use Privacy(bounds=...), which draws values in"),
         ((model.center or model.scale) and privacy.bounds is None,
-         "center=True and scale=True would take centre and scale from the data: give Privacy(bounds=...), from which "
-         "they are released with noise, or bring the data into public units and use center=False, scale=False"),
+         "centre and scale would be taken from the data: give Privacy(bounds=...), from which they are released with "
+         "noise, or bring the data into public units and use center=False and scale=False"),
     ]  # fmt: skip
     for refused, sentence in refusals:
         if refused:
@@ -95,21 +96,12 @@ def _check_before_sending(model: Federated, data: Panel) -> None:
         model._check_length(series)
         if isinstance(model.l1_penalty, Mapping):
             penalty_of("l1_penalty", model.l1_penalty, name)
-        if (model._tunes_penalty() or isinstance(model.rank, str)) and len(series) < (
-            needed := int(model.n_origins) + 2 * int(model.order) + 2
-        ):
-            raise DataError(
-                f"client {name!r} has {len(series)} rows, tuning on {model.n_origins} origins needs {needed}: use "
-                "fewer origins, give the penalties, or leave the client out"
-            )
+        if model._tunes_penalty() or isinstance(model.rank, str):
+            model._check_origins(series, int(model.n_origins))
     if not isinstance(model.rank, str):
         model._checked_rank(int(model.rank), dim, width)
     if not isinstance(model.init, str):
-        start = np.asarray(model.init, dtype=np.float64)
-        if start.shape != (dim, width) or not np.isfinite(start).all():
-            raise OptionError(f"init must be a finite matrix of shape {(dim, width)}, not one of shape {start.shape}")
-        if not start.any():
-            raise OptionError("init is the zero matrix, which has no tangent space: give another init")
+        given_start(model.init, dim, width)
 
 
 def open_curators(model: Federated, data: Panel, ledger: Ledger) -> tuple[dict[str, Curator], dict[str, ClientState]]:

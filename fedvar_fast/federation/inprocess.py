@@ -199,7 +199,7 @@ def _preconditioned(
         inner = replace(options, ridge=0.0, precondition=None)
         if options.start is None:
             messages = [client_side.start_message(one) for one in moments]
-            start = _checked_start(server.spectral_start(messages, weights, step, options.rank))
+            start = server.require_tangent_space(server.spectral_start(messages, weights, step, options.rank))
         else:
             given = _start([], ordered, weights, step, inner, None, Ledger())
             start = white.to_whitened(given)
@@ -230,17 +230,8 @@ def _start(
         messages = [client_side.start_message(one) for one in ordered]
         start = server.spectral_start(messages, weights, step, options.rank)
     else:
-        given = np.asarray(options.start, dtype=np.float64)
-        if given.shape != shape or not np.isfinite(given).all():
-            raise OptionError(f"init must be a finite matrix of shape {shape}, not one of shape {given.shape}")
-        start = FixedRank.from_dense(given, options.rank)
-    return _checked_start(start)
-
-
-def _checked_start(start: FixedRank) -> FixedRank:
-    if not start.s[0] > 0:
-        raise OptionError("the start of Stage I is the zero matrix, which has no tangent space: give another init")
-    return start
+        start = FixedRank.from_dense(server.given_start(options.start, *shape), options.rank)
+    return server.require_tangent_space(start)
 
 
 def _noise(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedvar_fast._typing import FloatArray
-from fedvar_fast.exceptions import OptionError
+from fedvar_fast.federation import server
 from fedvar_fast.federation.curator import Curator
 from fedvar_fast.federation.worth import Worth
 from fedvar_fast.lowrank import FixedRank
@@ -125,8 +125,7 @@ def fit_private(
         started = sigma**2 * float(np.sum(white.times(np.eye(width)) ** 2)) / width
     else:
         point = white.to_whitened(FixedRank.from_dense(start, rank))
-    if not point.s[0] > 0:
-        raise OptionError("the start of Stage I is the zero matrix, which has no tangent space: give another init")
+    server.require_tangent_space(point)
     return _rounds(curators, weights, point, white, _contraction(white, second), started, n_rounds, progress)
 
 

@@ -6,13 +6,24 @@ import math
 
 import numpy as np
 
-from fedvar_fast._typing import FloatArray
+from fedvar_fast._typing import AnyArray, FloatArray
 from fedvar_fast.exceptions import OptionError
 from fedvar_fast.federation.messages import ClientSummary, MomentsMessage, PairMessage, StartMessage
 from fedvar_fast.lowrank import FixedRank
 from fedvar_fast.solvers.riemannian import LowRankComponent, LowRankState, exact_reduced_rank
 
-__all__ = ["aggregate_round", "client_weights", "closed_form", "default_rounds", "safe_step", "spectral_start"]
+__all__ = [
+    "aggregate_round",
+    "client_weights",
+    "closed_form",
+    "default_rounds",
+    "given_start",
+    "require_tangent_space",
+    "safe_step",
+    "spectral_start",
+]
+
+_ZERO_START = "the start of Stage I is the zero matrix, which has no tangent space: give another init"
 
 
 def client_weights(summaries: list[ClientSummary]) -> FloatArray:
@@ -38,6 +49,29 @@ def spectral_start(messages: list[StartMessage], weights: FloatArray, step: floa
     """``SVD_r(2 step sum_k w_k C_k/T_k)``: one gradient step from zero."""
     mean = sum(weight * message.yx_mean for weight, message in zip(weights, messages, strict=True))
     return FixedRank.from_dense(np.ascontiguousarray(2.0 * step * mean), rank)
+
+
+def given_start(matrix: AnyArray, dim: int, width: int) -> FloatArray:
+    """The user's start of Stage I, (d, pd), as float64.
+
+    Raises
+    ------
+    OptionError
+        A matrix of another shape, not finite, or all zero.
+    """
+    given = np.asarray(matrix, dtype=np.float64)
+    if given.shape != (dim, width) or not np.isfinite(given).all():
+        raise OptionError(f"init must be a finite matrix of shape {(dim, width)}, not one of shape {given.shape}")
+    if not given.any():
+        raise OptionError(_ZERO_START)
+    return given
+
+
+def require_tangent_space(start: FixedRank) -> FixedRank:
+    """The point itself; OptionError where it is the zero matrix."""
+    if not start.s[0] > 0:
+        raise OptionError(_ZERO_START)
+    return start
 
 
 def closed_form(messages: list[MomentsMessage], weights: FloatArray, rank: int, ridge: float) -> FixedRank:
