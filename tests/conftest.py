@@ -28,3 +28,23 @@ def data_dir() -> Path:
 def golden_dir() -> Path:
     """Folder of the golden arrays: FEDVAR_GOLDEN, else ../shared/golden beside the project."""
     return _shared("golden")
+
+
+@pytest.fixture(scope="session")
+def panel_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated panel as the command line writes it; tests leave it as it is."""
+    from cli_runs import done
+
+    folder = tmp_path_factory.mktemp("panel") / "sim"
+    done("simulate", folder, "--clients", 3, "--dim", 4, "--rows", 60, "--rank", 1, "--nonzeros", 1, "--seed", 3)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model_file(panel_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of it, of order 2."""
+    from cli_runs import done
+
+    path = tmp_path_factory.mktemp("model") / "model.npz"
+    done("fit", panel_dir, "--order", 2, "--out", path)
+    return path

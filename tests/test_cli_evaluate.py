@@ -11,35 +11,15 @@ import pytest
 
 pytest.importorskip("click")
 
-from click.testing import CliRunner, Result
+from cli_runs import refused, run, shown
 
 import fedvar_fast as fv
-from fedvar_fast import _cli_commands, _cli_evaluate
+from fedvar_fast import _cli_evaluate
 from fedvar_fast.estimators.local import AutoregressionVAR, LassoVAR, LeastSquaresVAR, LocalVAR
 from fedvar_fast.evaluation import rolling_evaluation
 from fedvar_fast.rank import select_rank, vote
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedvar_fast.exceptions.GridEdgeWarning")
-cli = _cli_commands.cli
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="fedvar-fast")
-
-
-def done(*args: object) -> str:
-    result = run(*args)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*args: object) -> str:
-    """The one line of an error of the user's."""
-    result = run(*args)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-    return result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +39,7 @@ def panel(folder: Path) -> fv.Panel:
 
 
 def test_rank_is_the_rule_on_local_estimates_and_the_vote(folder, panel):
-    content = json.loads(done("rank", folder, "--nuclear-penalty", 0.2, "--l1-penalty", 0.15, "--json"))
+    content = json.loads(shown("rank", folder, "--nuclear-penalty", 0.2, "--l1-penalty", 0.15, "--json"))
     local = LocalVAR(1, nuclear_penalty=0.2, l1_penalty=0.15).fit(panel)
     ranks = {}
     for name in panel:
@@ -74,27 +54,27 @@ def test_rank_is_the_rule_on_local_estimates_and_the_vote(folder, panel):
 
 def test_the_table_of_rank_has_the_figures_of_the_json(folder):
     options = ("--nuclear-penalty", 0.2, "--l1-penalty", 0.15, "--max-rank", 3)
-    text = done("rank", folder, *options)
-    content = json.loads(done("rank", folder, *options, "--json"))
+    text = shown("rank", folder, *options)
+    content = json.loads(shown("rank", folder, *options, "--json"))
     assert f"Rank: {content['rank']}\n" in text
     for name, one in content["clients"].items():
         assert len(one["ratios"]) == 2
         at = [line.split()[0] for line in text.splitlines() if line].index(name)
         values, ratios = [line for line in text.splitlines() if line][at : at + 2]
         assert values.split() == [name, "69", str(one["rank"]), "s", *(f"{s:.4f}" for s in one["singular_values"][:3])]
-        shown = [f"{ratio:.4f}{'*' if r == one['rank'] else ''}" for r, ratio in enumerate(one["ratios"], 1)]
-        assert ratios.split() == ["ratio", *shown]
+        marked = [f"{ratio:.4f}{'*' if r == one['rank'] else ''}" for r, ratio in enumerate(one["ratios"], 1)]
+        assert ratios.split() == ["ratio", *marked]
 
 
 def test_clients_without_a_low_rank_part_do_not_vote(folder):
-    text = done("rank", folder, "--nuclear-penalty", 1e6, "--l1-penalty", 0.1)
+    text = shown("rank", folder, "--nuclear-penalty", 1e6, "--l1-penalty", 0.1)
     assert "3 without a vote" in text and text.endswith("Rank: 0\n")
-    content = json.loads(done("rank", folder, "--nuclear-penalty", 1e6, "--l1-penalty", 0.1, "--json"))
+    content = json.loads(shown("rank", folder, "--nuclear-penalty", 1e6, "--l1-penalty", 0.1, "--json"))
     assert content["rank"] == 0 and all(one["rank"] is None for one in content["clients"].values())
 
 
 def test_rank_tunes_by_default(folder, panel):
-    content = json.loads(done("rank", folder, "--json"))
+    content = json.loads(shown("rank", folder, "--json"))
     local = LocalVAR(1).fit(panel)
     np.testing.assert_allclose(
         content["clients"]["client_1"]["singular_values"], np.linalg.svd(local.low_rank_["client_1"])[1], atol=1e-8
@@ -115,7 +95,7 @@ FEW = ("--methods", "ls,ar", "--origins", 5)
 
 
 def test_evaluate_is_rolling_evaluation(folder, panel):
-    text = done(
+    text = shown(
         "evaluate", folder, "--methods", "ar,ls,l1,fedvar", "--rank", 1, "--origins", 4, "--baseline", "ls",
         "--window", "rolling", "--window-length", 50, "--retune-every", 3, "--units", "scaled", "--clip", 4,
         "--horizon", 2, "--format", "json", "--jobs", 1,
@@ -134,7 +114,7 @@ def test_evaluate_is_rolling_evaluation(folder, panel):
 
 
 def test_all_methods_are_there_by_default(folder):
-    text = done("evaluate", folder, "--origins", 3, "--rank", 1)
+    text = shown("evaluate", folder, "--origins", 3, "--rank", 1)
     header = text.splitlines()[2].split()
     assert header == ["client", "LS", "AR", "Nuc", "L1", "Nuc+L1", "FedVAR", "mean", "zero"]
 
@@ -158,8 +138,8 @@ def test_privacy_settings_side_by_side(folder):
 @pytest.mark.parametrize("form", ["text", "markdown", "csv", "json"])
 def test_the_table_goes_to_a_file_whole(folder, tmp_path, form):
     out = tmp_path / "table"
-    assert done("evaluate", folder, *FEW, "--format", form, "--out", out) == f"wrote the table: {out}\n"
-    assert out.read_text(encoding="utf-8") == done("evaluate", folder, *FEW, "--format", form)
+    assert shown("evaluate", folder, *FEW, "--format", form, "--out", out) == f"wrote the table: {out}\n"
+    assert out.read_text(encoding="utf-8") == shown("evaluate", folder, *FEW, "--format", form)
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -240,6 +220,6 @@ def test_wrong_options_are_one_line(folder, options, text):
 
 
 def test_the_group_lists_both():
-    text = done("--help")
+    text = shown("--help")
     assert "rank" in text and "evaluate" in text
-    assert "nuc+l1" in done("evaluate", "--help") and "ridge-type" in done("rank", "-h")
+    assert "nuc+l1" in shown("evaluate", "--help") and "ridge-type" in shown("rank", "-h")
