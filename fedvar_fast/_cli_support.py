@@ -60,7 +60,7 @@ _SAME_NAME = (
     "order", "rank", "dim", "stability", "l1_penalty", "shared_solver", "ridge", "step", "local_iter",
     "local_tol", "clip", "epsilon", "delta", "kappa", "missing", "freq", "time", "client", "overwrite", "steps",
     "level", "init", "horizon", "window", "window_length", "retune_every", "units", "baseline", "max_rank",
-    "nuclear_penalty",
+    "nuclear_penalty", "precondition", "bounds", "calibration", "sensitive", "unit", "ledger",
 )  # fmt: skip
 _OPTION = re.compile(rf"(?<![\w'\"./-])({'|'.join((*_FLAGS, *_SAME_NAME))})(=| must\b)")
 
@@ -163,6 +163,8 @@ def _in_flags(text: str) -> str:
         name = _FLAGS.get(found[1], found[1])
         return f"--{name.replace('_', '-')}{found[2]}"
 
+    text = re.sub(r"Privacy\((\w+=[^()]*)\)", r"\1", text)
+    text = re.sub(r"\b(center|scale)=False", r"--no-\1", text)
     flags = _OPTION.sub(flag, text).replace("--overwrite=True", "--overwrite")
     return re.sub(r'(--[\w-]+)="(\w+)"', r"\1 \2", flags)
 

@@ -1,13 +1,7 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,58 +10,14 @@ import pytest
 
 pytest.importorskip("click")
 
-from click.testing import CliRunner, Result
+from cli_runs import done, refused, run, table
 
 import fedvar_fast as fv
 from fedvar_fast import _cli_commands
 from fedvar_fast._cli_support import _in_flags, plain
 from fedvar_fast.readers import read_panel
 
-cli = _cli_commands.cli
 COMMANDS = ("demo", "simulate", "fit", "forecast", "report", "rank", "evaluate")
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="fedvar-fast")
-
-
-def done(*args: object) -> Result:
-    result = run(*args)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refused(*args: object) -> str:
-    """The one line of an error of the user's."""
-    result = run(*args)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-    assert "Traceback" not in result.stderr
-    return result.stderr
-
-
-def shell(*args: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedvar_fast.cli", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload]
-
-
-def table(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-@pytest.fixture(scope="module")
-def panel_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("panel") / "sim"
-    done("simulate", folder, "--clients", 3, "--dim", 4, "--rows", 60, "--rank", 1, "--nonzeros", 1, "--seed", 3)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model_file(panel_dir: Path) -> Path:
-    path = panel_dir.parent / "model.npz"
-    done("fit", panel_dir, "--order", 2, "--out", path)
-    return path
 
 
 # -- help and usage ------------------------------------------------------------------------------------------
@@ -145,6 +95,16 @@ def test_python_options_become_flags_but_names_of_the_user_stay() -> None:
     assert _in_flags("n_rounds=0 is wrong") == "--rounds=0 is wrong"
     assert _in_flags('pass missing="drop"') == "pass --missing drop"
     assert _in_flags("column 'rank=' and rank 3") == "column 'rank=' and rank 3"
+    assert _in_flags("give Privacy(bounds=...), or center=False") == "give --bounds=..., or --no-center"
+
+
+def test_refusals_of_a_private_fit_speak_of_flags(panel_dir: Path, tmp_path: Path) -> None:
+    private = ("--rank", 1, "--epsilon", 2, "--delta", 1e-5, "--out", tmp_path / "m")
+    line = refused("fit", panel_dir, *private)
+    assert "--bounds=" in line and "--no-scale" in line and "Privacy(" not in line
+    assert "got 0" in refused("fit", panel_dir, *private[:2], "--epsilon", 0, *private[4:], "--bounds", "-9,9")
+    assert "'v9', which is no column" in refused("fit", panel_dir, *private, "--bounds", "-9,9", "--sensitive", "v9")
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- what cannot be read or written --------------------------------------------------------------------------
@@ -458,59 +418,3 @@ def test_demo_in_a_folder_shows_what_federating_gains(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert "is a file" in refused("demo", "--dir", file)
-
-
-# -- real processes ------------------------------------------------------------------------------------------
-
-
-def test_round_trip_in_a_shell(tmp_path: Path) -> None:
-    assert shell("simulate", "sim", "--dim", 4, "--rows", 40, cwd=tmp_path).returncode == 0
-    fitted = shell("fit", "sim", "--out", "m", "--json", cwd=tmp_path)
-    assert fitted.returncode == 0 and fitted.stderr == ""
-    assert json.loads(fitted.stdout)["order"] == 1
-    wrong = shell("fit", "nowhere", "--out", "n", cwd=tmp_path)
-    assert (wrong.returncode, wrong.stdout) == (1, "") and wrong.stderr.startswith("error: nowhere")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "sim"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_a_broken_pipe_is_no_traceback(model_file: Path) -> None:
-    command = [sys.executable, "-m", "fedvar_fast.cli", "forecast", str(model_file), "--steps", "20000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(60) in (0, 1)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_interrupt_exits_130_and_leaves_nothing(panel_dir: Path, tmp_path: Path) -> None:
-    code = (
-        "import fedvar_fast.estimators.fedvar as m, time, sys\n"
-        "m.fit_shared = lambda *a, **k: (print('in', file=sys.stderr, flush=True), time.sleep(50))\n"
-        "from fedvar_fast.cli import main\n"
-        f"main(['fit', {str(panel_dir)!r}, '--out', {str(tmp_path / 'm')!r}])\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == b"in\n"
-        time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, b"", b"interrupted\n")
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_click_one_line_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from fedvar_fast.cli import main
-
-    for name in [name for name in sys.modules if name.startswith("fedvar_fast._cli_")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "click", None)
-    with pytest.raises(SystemExit) as stop:
-        main(["fit"])
-    assert stop.value.code == 1
-    assert capsys.readouterr().err == "error: the command line needs click: pip install 'fedvar_fast[cli]'\n"

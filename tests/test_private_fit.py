@@ -217,7 +217,7 @@ def test_an_evaluation_fits_anew_at_every_origin(panel):
         ({"shared_solver": "exact"}, "shared_solver='rounds'"),
         ({"ridge": 0.1}, "use 0"),
         ({"clip": 4.0}, "bounds"),
-        ({"privacy": private(bounds=None)}, "center=False, scale=False"),
+        ({"privacy": private(bounds=None)}, "center=False and scale=False"),
         ({"init": np.ones((2, 2))}, r"\(6, 6\)"),
         ({"init": np.zeros((DIM, DIM))}, "another init"),
         ({"privacy": private(sensitive=["y9"])}, "'y9', which is no column"),

@@ -285,7 +285,7 @@ def classical_sigma(epsilon: float, delta: float) -> float:
     """
     eps, target = _finite_epsilon(epsilon), _probability("delta", delta)
     if eps == 0.0:
-        raise OptionError("epsilon must be positive: epsilon = 0 would need infinite noise in the classical formula.")
+        raise OptionError("epsilon must be positive, got 0: no finite noise reaches it.")
     return math.sqrt(2.0 * math.log(1.25 / target)) / eps
 
 
